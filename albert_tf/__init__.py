@@ -6,17 +6,20 @@
     classifier = albert_tf.AlbertForSequenceClassification(model.config, num_labels=2)
     classifier.create_variables()
     classifier.encoder.set_weights(model.encoder.get_weights())
-    albert_tf.save_pretrained(model, tokenizer, "huggingface")  # a directory of Hugging Face's form
+    albert_tf.save_pretrained(model, tokenizer, "huggingface")  # in Hugging Face's format
 
     pieces = tokenizer.encode("The file is opened first.")
     ids = [[tokenizer.cls_id, *pieces, tokenizer.sep_id]]
     config = albert_tf.AlbertConfig.named("albert_base_v1")  # random weights, dropout
     encoder = albert_tf.AlbertEncoder(config)
 
-The names of `__all__` are the declared API. Each is imported when it is first used, so that
-`import albert_tf` does not import TensorFlow. It sets TF_USE_LEGACY_KERAS for a TensorFlow that is
-imported later, and raises an ImportError if TensorFlow has been imported without this variable.
-`tf.keras.models.load_model` can then load `.keras` files that contain these models or layers.
+`__all__` lists the public API. A name is imported on its first use, so `import albert_tf` does not
+import TensorFlow. On Python 3.12 and later it sets TF_USE_LEGACY_KERAS=1, and raises an ImportError
+if the variable has another value or TensorFlow was imported without it. Afterwards
+`tf.keras.models.load_model` can load `.keras` files that contain these models or layers.
+
+In all docstrings, "the reference" is Google's code (google-research/ALBERT, commit cbce824), and a
+"piece" is a token of the SentencePiece or WordPiece vocabulary.
 """
 
 import importlib
@@ -47,7 +50,7 @@ __all__ = sorted(_MODULES)
 
 
 def _select_keras_2() -> None:
-    """Selects Keras 2 as tf.keras. From TensorFlow 2.16 on it is a package of its own, tf-keras."""
+    """Makes tf.keras Keras 2, which is the separate package tf-keras from TensorFlow 2.16 on."""
     if sys.version_info < (3, 12):  # installs TensorFlow 2.15, which contains Keras 2
         return
     wanted = os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
@@ -77,8 +80,8 @@ _select_keras_2()
 def _announce_classes(keras) -> None:
     """Lets Keras load a functional model with layers of this package that are not imported yet.
 
-    Keras refuses a layer whose class is not registered, although the file names the module of the
-    class. So None is registered first: Keras then imports the module, which registers the class.
+    Keras refuses a layer whose class is not registered, although the file names the class's module.
+    So each class name is registered as None: Keras then imports the module, which registers it.
     """
     for name in _KERAS_CLASSES:
         keras.saving.get_custom_objects().setdefault(f"{__name__}>{name}", None)

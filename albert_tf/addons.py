@@ -1,8 +1,8 @@
 """LAMB and AdamW as Keras optimizers, built on tensorflow-addons where it has a wheel.
 
-Only this module imports tensorflow-addons, and it does so at import. albert_tf.optimization
-therefore imports this module only when it creates an optimizer. Python 3.12 and later have no wheel
-of tensorflow-addons and use keras_lamb instead. Both read each other's checkpoints.
+Only this module imports tensorflow-addons. So albert_tf.optimization imports this module only to
+create an optimizer. tensorflow-addons has no wheel for Python 3.12 and later: there keras_lamb
+computes the updates. Each of the two reads the other's checkpoints.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def _base() -> type:
 
         return keras_lamb.LAMB
     with warnings.catch_warnings():
-        # The import warns of the package's end of life and of TensorFlow's version: both pinned.
+        # The import warns that the package is at its end of life and was not tested with this
+        # TensorFlow. Both versions are pinned.
         warnings.filterwarnings("ignore", message="(?si).*TensorFlow Addons", category=UserWarning)
         try:
             import tensorflow_addons as tfa
@@ -46,16 +47,17 @@ _BASE: Any = _base()
 
 # Both base classes derive from Keras' legacy optimizer. For .keras and .weights.h5 files Keras 2
 # stores the state of layers, metrics, losses and new optimizers, but not of legacy optimizers. So
-# this class is a Loss, too. A new optimizer that can read checkpoints of the legacy class would
-# have to override some ten private methods.
+# this class is also a Loss, whose state Keras stores. The alternative is a new optimizer: to read
+# checkpoints of the legacy class, it would have to override some ten private methods.
 class _Optimizer(_BASE, tf.keras.losses.Loss):
-    """LAMB with optional bias correction. .keras and .weights.h5 files store its state."""
+    """LAMB with optional bias correction; .keras and .weights.h5 files store its state."""
 
     def __init__(self, bias_correction: bool = True, **arguments):
         super().__init__(**arguments)
         self.bias_correction = bias_correction
         self._trained: list[tf.Variable] = []  # in the order of their moments in a file
-        # Moments read from a file, kept until the first update. None: a file should have had some.
+        # Moments read from a file, kept until the first update. None: from_config created this
+        # optimizer, and no moments have been read.
         self._loaded: list[np.ndarray] | None = []
 
     def get_config(self) -> dict:
@@ -73,7 +75,7 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
     def load_own_variables(self, store) -> None:
         """Loads step and moments; skips moments of other shapes, with a warning.
 
-        The trained variables are unknown before the first update, which then assigns the moments.
+        Before the first update the trained variables are unknown: the update assigns the moments.
         """
         if not store.keys():  # written by version 0.4 or older, or by a model without optimizer
             return
@@ -127,7 +129,7 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
 
 
 def _slots(variables: list[tf.Variable]) -> list[tuple[tf.Variable, str]]:
-    """Returns the variable and the slot name of each moment, in the order of a file."""
+    """Returns the variable and the slot name of each moment, in the order of save_own_variables."""
     return [(variable, slot) for slot in ("m", "v") for variable in variables]
 
 

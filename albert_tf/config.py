@@ -1,4 +1,4 @@
-"""The hyper-parameters of ALBERT and of the BERT baselines it is compared with."""
+"""The hyper-parameters of ALBERT and of the BERT baselines that it is compared with."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from albert_tf.storage.errors import UserError, shown
 SHARING_MODES = ("all", "attention", "ffn", "none")
 ACTIVATIONS = ("gelu", "gelu_erf", "relu")
 
-# Far above every existing model: a larger number is a mistake or an attempt to exhaust memory.
+# Limits far above every existing model: more is a mistake or an attempt to exhaust memory.
 _LARGEST = {"num_hidden_layers": 1000, "inner_group_num": 100}
 _LARGEST_SIZE = 10_000_000
-_MOST_BLOCKS = 10_000  # blocks of a model, shared ones included: each takes time to build
-_MOST_KEYS = 1000  # keys in a file: each is compared with all known keys
+_MOST_BLOCKS = 10_000  # blocks of a model, counting shared ones: each takes time to build
+_MOST_KEYS = 1000  # keys in a file: an unknown key is compared with all known keys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,24 +29,24 @@ class AlbertConfig:
       vocab_size: pieces in the vocabulary (V).
       embedding_size: width of the embedding tables (E); no projection exists when E == H.
       hidden_size: width of the encoder (H).
-      num_hidden_layers: how many times a block is applied (L).
+      num_hidden_layers: number of layers that are applied one after the other.
       num_hidden_groups: groups of consecutive layers; each group has weights of its own.
       inner_group_num: blocks, each with weights of its own, that make up one layer.
       num_attention_heads: attention heads, each of width H / heads.
       intermediate_size: width of the feed-forward layer.
       hidden_act: activation of the feed-forward layer: "gelu" (tanh form, used by ALBERT),
         "gelu_erf" (exact form, used by Hugging Face's BERTs) or "relu".
-      hidden_dropout_prob: dropout of embeddings, attention output and feed-forward output.
-      attention_probs_dropout_prob: dropout of the attention probabilities.
-      classifier_dropout_prob: dropout before the classifier of a fine-tuning task.
-      max_position_embeddings: rows of the position table, which is the longest sequence.
+      hidden_dropout_prob: dropout rate of embeddings, attention output and feed-forward output.
+      attention_probs_dropout_prob: dropout rate of the attention probabilities.
+      classifier_dropout_prob: dropout rate before the classifier of a fine-tuning task.
+      max_position_embeddings: rows of the position table; no sequence may have more pieces.
       type_vocab_size: rows of the segment-type table.
       initializer_range: standard deviation of the truncated normal initializer.
-      parameter_sharing: which half of the block the layers of a group share: "all", "attention",
-        "ffn" or "none" (every layer its own weights, as in BERT).
+      parameter_sharing: which weights the layers of a group share: "all", "attention" only, "ffn"
+        only, or "none" (each layer has its own weights, as in BERT).
 
     Source: Lan et al. 2020, section 3 and table 1; the reference's modeling.AlbertConfig.
-    Deviation: `parameter_sharing` is ours; the reference shares by groups alone.
+    Deviation: the reference has no `parameter_sharing`; its layers share all weights of a group.
     """
 
     vocab_size: int = 30000
@@ -73,6 +73,7 @@ class AlbertConfig:
     def _faults(self) -> Iterator[str]:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
+            # JSON's true and false are ints in Python.
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             is_whole = is_number and isinstance(value, int)
             if field.type == "int" and not (is_whole and value >= 1):
@@ -100,7 +101,7 @@ class AlbertConfig:
 
     @classmethod
     def named(cls, name: str) -> AlbertConfig:
-        """Returns a published size, v2 (no dropout) unless the name ends in `_v1`."""
+        """Returns the config of a published size; ALBERTs are v2 unless the name ends in `_v1`."""
         if name not in _NAMED_SIZES:
             raise UserError(f"no config is named {name!r}; known: {', '.join(_NAMED_SIZES)}")
         return cls(**_NAMED_SIZES[name])
@@ -111,8 +112,7 @@ class AlbertConfig:
     ) -> AlbertConfig:
         """Returns a published size with `vocab_size` pieces, or the config in a file.
 
-        Raises:
-          UserError: if the name is neither, or if the file's vocab_size differs.
+        Raises a UserError if `name_or_path` is neither, or the vocab_size in the file differs.
         """
         if name_or_path in _NAMED_SIZES:
             return dataclasses.replace(cls.named(name_or_path), vocab_size=vocab_size)
@@ -131,10 +131,10 @@ class AlbertConfig:
 
     @classmethod
     def read(cls, path: str) -> AlbertConfig:
-        """Reads an `albert_config.json` and ignores unknown keys.
+        """Reads an `albert_config.json`; Hugging Face's "gelu_new" becomes our "gelu" (tanh form).
 
-        The published files have keys that no code uses, such as `net_structure_type`. Hugging
-        Face's name for the tanh form is `"hidden_act": "gelu_new"`.
+        Unknown keys are ignored: the published files have some, such as `net_structure_type`. But
+        an unknown key that resembles a missing known key is refused as a misspelling.
         """
         values = files.read_config(path)
         if len(values) > _MOST_KEYS:

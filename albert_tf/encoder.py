@@ -1,4 +1,4 @@
-"""AlbertEncoder: embeddings, then one TransformerBlock applied num_hidden_layers times."""
+"""AlbertEncoder: embeddings, then TransformerBlocks that may share weights, then the pooler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from albert_tf.storage.errors import UserError
 
 
 def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
-    """Lists the attention weights and the feed-forward weights that each applied block uses.
+    """Returns which attention weights and which feed-forward weights each applied block uses.
 
     Returns:
       num_hidden_layers * inner_group_num pairs (attention index, feed-forward index).
@@ -54,7 +54,7 @@ def complete_inputs(inputs) -> dict[str, tf.Tensor]:
     """Returns the encoder's input dict, with int32 values and defaults for missing inputs.
 
     Inputs may have any integer dtype, or bool. `input_mask` defaults to 1 (all real) and
-    `input_type_ids` to 0 (one text). A tensor instead of a dict is `input_word_ids`.
+    `input_type_ids` to 0 (one text). A single tensor is used as `input_word_ids`.
     """
     inputs = as_dict(inputs)
     if "input_word_ids" not in inputs:
@@ -67,8 +67,8 @@ def complete_inputs(inputs) -> dict[str, tf.Tensor]:
     for name in ("input_word_ids", "input_mask", "input_type_ids"):
         value = inputs[name]
         if not (value.dtype.is_integer or value.dtype.is_bool):
-            # Under mixed_bfloat16 Keras rounds floats before a layer sees them: 257 becomes 256.
-            raise UserError(f"{name} is of {value.dtype.name}, expected integers: int32, say")
+            # Under mixed_bfloat16 Keras rounds float inputs before the call: 257 becomes 256.
+            raise UserError(f"{name} is of {value.dtype.name}, expected integers such as int32")
         if not shape.is_compatible_with(value.shape):
             raise UserError(f"{name} has shape {value.shape}, but input_word_ids has {shape}")
         inputs[name] = tf.cast(value, tf.int32)
@@ -76,7 +76,7 @@ def complete_inputs(inputs) -> dict[str, tf.Tensor]:
 
 
 def as_dict(inputs) -> dict[str, tf.Tensor]:
-    """Returns a model's inputs as a new dict; a single tensor is `input_word_ids`."""
+    """Returns a model's inputs as a new dict; a single tensor becomes `input_word_ids`."""
     if tf.is_tensor(inputs):
         return {"input_word_ids": inputs}
     if not isinstance(inputs, Mapping):
@@ -91,7 +91,7 @@ class RefusesKerasMask:
     name: str
 
     def compute_mask(self, inputs, mask=None):  # noqa: ARG002  Keras passes both
-        """Refuses inputs with a Keras mask; returns None, as the outputs have no Keras mask."""
+        """Refuses inputs with a Keras mask; returns None, because outputs have no Keras mask."""
         if any(part is not None for part in tf.nest.flatten(mask)):
             raise UserError(
                 f"the inputs of {self.name} have a Keras mask (of a Masking layer, say), which is "
@@ -106,10 +106,10 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
     Args:
       config: the encoder's shape.
       recompute: whether training stores only each block's input and recomputes the block for the
-        gradient. This saves memory; a step takes a third longer.
+        gradient. This saves memory, but a step takes a third longer.
 
-    The output dict contains a list, and Keras' `fit` then assigns losses to the wrong outputs. To
-    use `fit`, select one output: tf.keras.Model(ids, encoder(ids)["pooled_output"]).
+    Do not call Keras' `fit` on the encoder: its output dict contains a list, so Keras would assign
+    losses to the wrong outputs. Select one: tf.keras.Model(ids, encoder(ids)["pooled_output"]).
 
     Source: Lan et al. 2020, section 3; the reference's modeling.AlbertModel.
     """
@@ -155,22 +155,21 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
 
         Args:
           inputs: dict of int32 [b, L]: `input_word_ids`, `input_mask` (1 = real) and
-            `input_type_ids`; L is at most max_position_embeddings. See complete_inputs. A type id
-            outside the type table adds nothing, as in the reference.
+            `input_type_ids`. L is at most max_position_embeddings. For defaults see
+            complete_inputs. A type id outside the type table adds zeros, as in the reference.
           dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           num_hidden_layers: number of layers to apply, if fewer than the config's.
-          positions: int32 [b, P], positions to compute, in addition to [CLS]; None: all. The last
-            block then computes queries, feed-forward and output at these positions only; keys and
-            values still come from all positions.
+          positions: int32 [b, P]; None: all. The last block computes queries, feed-forward and
+            output only at these positions and [CLS]; keys and values come from all positions.
           training: Keras' argument, a bool or a tensor bool []. Without `dropout_seed`, training
             draws a seed at each call.
-          unpad: whether layers compute padding in attention only, for training on CPUs; see
-            Unpadding. The shapes inside then depend on the mask, so XLA and TPUs cannot compile it.
+          unpad: whether only attention computes padding, which speeds up training on CPUs; see
+            Unpadding. Inner shapes then depend on the mask: neither XLA nor a TPU can compile them.
 
         Returns:
-          dict: `sequence_output` [b, L, H], with `positions` [b, P, H]; `pooled_output` [b, H];
-          without `positions` also `hidden_states`, a list of [b, L, H]: the input of the first
-          block, then every block's output.
+          dict: `sequence_output` [b, L, H], or with `positions` [b, P, H]; `pooled_output` [b, H].
+          Without `positions` also `hidden_states`, a list of [b, L, H]: the input of the first
+          block, then the output of each block.
         """
         inputs = complete_inputs(inputs)
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
@@ -207,11 +206,11 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
     ) -> list[tf.Tensor]:
         """Returns the first block's input and every block's output, [b * L, H], or unpadded [n, H].
 
-        With `positions`, five sixths of the last block's matmuls with weights run at these
-        positions only. Pre-training needs the masked positions and [CLS]. Labels, numbers, choices
-        and the signature `pooled` need [CLS] alone. All positions are needed for layer distances in
-        `evaluate`, answer spans, tags, hub.KerasLayer, `mean_pooled_output`, and the signatures
-        `tokens`, `mlm`, `sop` and `fill_mask`.
+        With `positions`, five sixths of the last block's weight matmuls run at these positions
+        only. Pre-training needs the masked positions and [CLS]. Classification, regression,
+        multiple choice and the signature `pooled` need [CLS] only. Other uses need all positions:
+        layer distances in `evaluate`, answer spans, word tags, hub.KerasLayer,
+        `mean_pooled_output`, and the signatures `tokens`, `mlm`, `sop` and `fill_mask`.
         """
         config, plan = self.config, self.plan
         if num_hidden_layers is not None:
@@ -232,7 +231,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         blocks[-1] = functools.partial(blocks[-1], positions=positions)
         states = [x]
         if self.recompute:
-            # The backward pass starts with the last block: recomputing it would save no memory.
+            # The backward pass needs the last block first, so recomputing it would save no memory.
             states += apply_recomputed(blocks[:-1], x)
             blocks = blocks[-1:]
         for block in blocks:

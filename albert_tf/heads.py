@@ -1,4 +1,4 @@
-"""Heads on the encoder: masked LM, sentence order, classification and answer spans."""
+"""Output heads of the encoder: masked LM, sentence order, classification and answer spans."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEVER = -1e30  # the logit of a position that cannot be chosen
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
-    """Predicts the pieces at given positions; its output matrix is the word embedding table.
+    """Predicts the pieces at given positions, with the word embeddings as its output matrix.
 
     Source: the reference's run_pretraining.get_masked_lm_output.
     """
@@ -39,7 +39,7 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
 
     def build(self, input_shape):
         """Creates the output bias, float32 [V], and the variables of the parts."""
-        # float32: under mixed precision autocast would round the bias to bfloat16.
+        # Without autocast: under mixed precision it would round the bias to bfloat16.
         self.output_bias = self.add_weight(
             "output_bias",
             [self.config.vocab_size],
@@ -56,7 +56,7 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
 
         Args:
           masked_output: [b, P, H], the encoder's output at the masked positions.
-          word_embeddings: [V, E], float32 under mixed precision too.
+          word_embeddings: [V, E], float32 even under mixed precision.
 
         Returns:
           float32 [b, P, V] logits.
@@ -64,8 +64,7 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
         num_positions = masked_output.shape[1] or tf.shape(masked_output)[1]
         x = tf.reshape(masked_output, [-1, self.config.hidden_size])
         x = self.layer_norm(self.transform(x))
-        # float32 under mixed precision too: in bfloat16, 2.7 % of the rows would have two pieces
-        # with the largest logit.
+        # float32 even under mixed precision: in bfloat16, 2.7 % of the rows would have tied maxima.
         table = tf.cast(word_embeddings, tf.float32)
         logits = tf.matmul(tf.cast(x, tf.float32), table, transpose_b=True)
         logits += tf.cast(self.output_bias, tf.float32)
@@ -90,7 +89,7 @@ class SentenceOrderHead(FromConfig, tf.keras.layers.Layer):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class ClassificationHead(FromConfig, tf.keras.layers.Layer):
-    """Computes label logits or a number for a text, a pair or a piece: dropout, then dense layer.
+    """Predicts labels or a number for a text, a pair or a piece, by dropout and a dense layer.
 
     Source: the reference's classifier_utils.create_model, race_utils.create_model.
     """
@@ -114,7 +113,7 @@ class SpanHead(FromConfig, tf.keras.layers.Layer):
     """Scores every piece as the first and as the last piece of the answer.
 
     Source: Devlin et al. 2019, section 4.2; the reference's squad_utils.create_v1_model.
-    Deviation: padding is excluded; the reference pads to one length and includes padding.
+    Deviation: padding gets logits of -1e30; the reference scores it like any other position.
     """
 
     def __init__(self, config: AlbertConfig, name: str = "span", **kwargs):
@@ -122,16 +121,16 @@ class SpanHead(FromConfig, tf.keras.layers.Layer):
         self.output_dense = dense(2, config.initializer_range, "output", dtype=_LOGITS)
 
     def call(self, sequence_output, input_mask):
-        """Maps [b, L, H] and the int32 mask [b, L], 1 = real, to two float32 [b, L]: logits."""
+        """Maps [b, L, H] and the int32 mask [b, L] (1 = real) to two float32 logits [b, L]."""
         logits = tf.unstack(self.output_dense(sequence_output), axis=-1)
         return [_masked(of_end, input_mask == 1) for of_end in logits]
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
-    """Scores starts, then ends for each of the best starts, and whether there is an answer.
+    """Scores answer starts, then ends for each of the best starts, and whether an answer exists.
 
-    Source: the reference's squad_utils.create_v2_model, after XLNet.
+    Source: the reference's squad_utils.create_v2_model, which follows XLNet.
     """
 
     NUM_STARTS = 5
@@ -168,7 +167,7 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
         Args:
           sequence_output: [b, L, H].
           may_answer: bool [b, L], true where an answer may begin or end.
-          start_positions: int32 [b], the labels; required in training only.
+          start_positions: int32 [b], the labels of the starts; required in training only.
           dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
 
@@ -202,7 +201,7 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
         }
 
     def _ends(self, sequence_output, starts, may_answer):
-        """Returns end logits [b, k, L] for starts int32 [b, k]."""
+        """Returns float32 end logits [b, k, L] for `starts`, int32 [b, k]."""
         seq_len, num_starts = tf.shape(sequence_output)[1], tf.shape(starts)[1]
         at_start = tf.gather(sequence_output, starts, batch_dims=1)
         x = tf.concat(
@@ -216,7 +215,8 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
         return _masked(self.end(x)[..., 0], may_answer[:, tf.newaxis])
 
     def _no_answer(self, sequence_output, start_logits, dropout_seed):
-        """Returns logits [b]."""
+        """Returns float32 logits [b], high if there is no answer."""
+        # The mean output, weighted by the probability that the answer starts at a position.
         probs = tf.cast(tf.nn.softmax(start_logits), sequence_output.dtype)
         at_starts = tf.einsum("bl,blh->bh", probs, sequence_output)
         x = self.answer_hidden(tf.concat([at_starts, sequence_output[:, 0]], axis=-1))

@@ -1,7 +1,7 @@
 """LAMB for Python 3.12 and later, for which tensorflow-addons has no wheel.
 
-Updates, hyperparameters, and slots with their names in a checkpoint equal tensorflow-addons 0.23.0,
-so a run can resume with either. For this reason the base class is Keras' legacy optimizer.
+Updates, hyperparameters and the slots' names in a checkpoint are the same as in tensorflow-addons
+0.23.0, so a run can resume with either. Therefore the base class is Keras' legacy optimizer.
 
 Neither class can go. LAMB is to come from tensorflow-addons where that exists. Its last version is
 0.23.0, which has wheels for Python 3.9 to 3.11 and no source distribution.
@@ -17,8 +17,8 @@ import tensorflow as tf
 class LAMB(tf.keras.optimizers.legacy.Optimizer):
     """LAMB with decoupled weight decay and bias correction; betas 0.9 and 0.999.
 
-    Weight decay and layer adaptation each skip variables whose names match a regular expression in
-    their list. Layer adaptation without a list uses the list of weight decay.
+    The two lists `exclude_from_...` have regular expressions for the names of excluded variables.
+    Without its own list, layer adaptation uses the list of weight decay.
 
     Source: You et al. 2019, algorithm 2; tensorflow_addons.optimizers.LAMB.
     """
@@ -84,13 +84,14 @@ class LAMB(tf.keras.optimizers.legacy.Optimizer):
             update += state["weight_decay"] * var
         ratio = 1.0
         if self._do_layer_adaptation(var):
+            # With a ratio of 0, a variable of zeros would never move.
             norms = tf.norm(var, ord=2), tf.norm(update, ord=2)
             has_ratio = (norms[0] > 0) & (norms[1] > 0)
             ratio = tf.where(has_ratio, norms[0] / norms[1], 1.0)
         return var.assign(var - ratio * state["lr_t"] * update)
 
     def _resource_apply_sparse(self, grad, var, indices, apply_state):
-        # Rows without a gradient change too: their moments and weights decay.
+        # Rows without a gradient change, too: their moments and weights decay.
         dense = tf.convert_to_tensor(tf.IndexedSlices(grad, indices, var.shape))
         return self._resource_apply_dense(dense, var, apply_state)
 

@@ -1,6 +1,6 @@
-"""The kinds of fine-tuned models, one row each: their model class, outputs and foreign names.
+"""Table of the kinds of fine-tuned models: model class, outputs, names in Hugging Face's code.
 
-`kind` in task.json names a row. A new kind also needs a Task in pipelines, and a row in
+`kind` in task.json selects a row. A new kind also needs a Task in pipelines and a row in
 export/kinds.py.
 """
 
@@ -21,7 +21,7 @@ from albert_tf.models import (
     AlbertForTokenClassification,
 )
 
-# What a classifier answers below min_probability.
+# The answer of a classifier whose best label is less probable than min_probability.
 UNSURE = "unsure"
 
 
@@ -30,22 +30,22 @@ class Kind:
     """Properties that all models of a kind share.
 
     Attributes:
-      name: `kind` in task.json, and --kind of the exports.
-      task: the --task of pipelines.finetune that trains this kind from a table.
-      create_model: (config, content of task.json, recompute) -> the model, without variables.
-        `recompute` is AlbertEncoder's, default False.
+      name: value of `kind` in task.json, and of --kind of the exports.
+      task: value of --task with which pipelines.finetune trains this kind from a table.
+      create_model: (config, content of task.json, recompute) -> the model, without variables. For
+        `recompute` (default False) see AlbertEncoder.
       num_outputs: content of task.json -> width of the dense layer on the encoder.
       architecture: the model's class in transformers.
       torch_head: the dense layer's name in transformers.
       pipeline: the task's name on Hugging Face's hub.
       our_head: the dense layer's name here.
       has_pooler: whether the dense layer reads the pooler's output.
-      problem_type: key of config.json that distinguishes kinds of one class; "" for other kinds.
+      problem_type: `problem_type` in Hugging Face's config.json, which distinguishes the kinds of
+        one class; "" for other kinds.
       has_labels: whether task.json has `labels`, a name for each output.
-      defaults: labels -> default content of task.json for a foreign model; None if such a model
-        needs a task.json.
+      defaults: labels -> default task.json of a Hugging Face model; None if it needs its own.
       activation: "softmax", "sigmoid" or "linear" (one output): activation of the dense layer, for
-        kinds that answer each sequence separately. "" for other kinds. See `answers`.
+        kinds that answer each sequence separately; "" for other kinds. See `answers`.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Kind:
     activation: str = ""
 
     def answers(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Maps the dense layer's logits, [b, width], to outputs by name."""
+        """Maps the dense layer's logits [b, width] to `value` [b] or `probabilities` [b, width]."""
         if self.activation == "linear":
             return {"value": logits[:, 0]}
         activation = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid}[self.activation]
@@ -80,6 +80,7 @@ def _question_answering(
 
 def _separator(labels: Sequence[str]) -> str:
     text = "".join(labels)
+    # A separator that occurs in a label would divide the label.
     return next((mark for mark in ",;|" if mark not in text), "\t")
 
 

@@ -1,16 +1,16 @@
-"""Losses: sums and counts of the pre-training objectives, and each example's loss in a task."""
+"""Losses: sums and weights for pre-training, and one loss per example for fine-tuning."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
 PRETRAINING_OBJECTIVES = ("masked_lm", "sentence_order")
-# `openings` is a subset of sentence_order, a metric only. For `separator` see pretraining_loss.
+# `openings` is a metric on a subset of sentence_order. For `separator` see pretraining_loss.
 PRETRAINING_SUMS = (*PRETRAINING_OBJECTIVES, "openings", "separator")
 
 
 def zero_sums(objectives: tuple[str, ...]) -> dict[str, dict[str, tf.Tensor]]:
-    """Returns zeros in the structure of weighted_cross_entropy, to add the sums of batches to."""
+    """Returns zeros in the structure of pretraining_sums, to which batches are added."""
     return {
         objective: {name: tf.zeros([]) for name in ("loss", "correct", "weight")}
         for objective in objectives
@@ -22,12 +22,12 @@ def weighted_cross_entropy(
 ) -> dict[str, tf.Tensor]:
     """Returns the sums over a batch from which mean loss and accuracy are computed.
 
-    Divide only after summing numerator and denominator over all replicas (and steps).
+    Add up the sums of all replicas (and steps) before you divide.
 
     Args:
       logits: float32 [..., classes].
       labels: int32 [...].
-      weights: float32 [...]: 1 = counts, 0 = padding or without a label.
+      weights: float32 [...]: 1 = counted, 0 = padding or without a label.
 
     Returns:
       dict of float32 scalars: `loss`, sum of weighted negative log-likelihoods (nats); `correct`,
@@ -45,16 +45,16 @@ def weighted_cross_entropy(
 
 @tf.custom_gradient
 def _negative_log_likelihood(logits, labels, best):
-    """Computes tf.nn.sparse_softmax_cross_entropy_with_logits in a third of its time.
+    """Computes tf.nn.sparse_softmax_cross_entropy_with_logits in a third of the time.
 
-    `best`, int32 [...], are the classes with the largest logits.
+    `best`, int32 [...], is the class with the largest logit.
     """
     probs = tf.nn.softmax(logits)
 
     def pick(values, index):
         return tf.gather(values, index, batch_dims=labels.shape.rank)
 
-    # The largest probability is at least 1 / classes, so its logarithm is exact.
+    # The logarithm is exact, because the largest probability is at least 1 / classes.
     losses = pick(logits, best) - pick(logits, labels) - tf.math.log(pick(probs, best))
     return losses, lambda dy: (_gradient_of_logits(probs, labels, dy), None, None)
 
@@ -68,10 +68,10 @@ def _gradient_of_logits(probs, labels, dy):
 def pretraining_sums(
     outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]
 ) -> dict[str, dict[str, tf.Tensor]]:
-    """Returns weighted_cross_entropy of both objectives.
+    """Returns the weighted_cross_entropy of both objectives, of `openings` and of `separator`.
 
     `masked_lm` counts predicted pieces. `sentence_order` counts examples with an order label;
-    `openings` counts only examples that open their document; `separator` uses the logits at [SEP].
+    `openings` counts only those at the start of a document; `separator` uses the logits at [SEP].
 
     Args:
       outputs: outputs of AlbertForPreTraining.
@@ -110,20 +110,21 @@ def pretraining_loss(
 ) -> tf.Tensor:
     """Returns masked-LM loss + sentence-order loss, each divided by its denominator.
 
-    If the model also scored the order at the [SEP] between the segments, that loss is added to the
-    loss at [CLS]. The words that reveal the order are near this [SEP]. After training only [CLS] is
-    used. Measured: tests/benchmarks/README.md, order_control.
+    If the model also scored the order at the [SEP] between the segments, the loss there is added to
+    the loss at [CLS]: the words that reveal the order are near this [SEP]. After training only
+    [CLS] is used. The effect was measured: see order_control in tests/benchmarks/README.md.
 
     Args:
       sums: pretraining_sums of this replica.
-      denominators: total weight of each objective over *all* replicas, so that the sum of the
-        replicas' losses is the mean over the global batch.
+      denominators: total weight of each objective over *all* replicas. The losses of the replicas
+        then add up to the mean over the global batch.
       order_weight: factor of the sentence-order loss.
 
     Source: the reference's run_pretraining (weights 1:1).
     Deviation: the reference divides by (this replica's weight + 1e-5).
     """
     order = sums["sentence_order"]["loss"] + sums["separator"]["loss"]
+    # divide_no_nan, because a batch may have no labels of one objective.
     return tf.math.divide_no_nan(
         sums["masked_lm"]["loss"], denominators["masked_lm"]
     ) + order_weight * tf.math.divide_no_nan(order, denominators["sentence_order"])
@@ -132,7 +133,7 @@ def pretraining_loss(
 def token_classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns the mean negative log-likelihood (nats) of each row's labels, float32 [b].
 
-    A row without labels has 0.
+    The loss of a row without labels is 0.
 
     Args:
       logits: float32 [b, L, labels].
@@ -148,7 +149,7 @@ def token_classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor
 def span_loss(
     outputs: dict[str, tf.Tensor], start_positions: tf.Tensor, end_positions: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the mean of both ends' negative log-likelihoods, float32 [b].
+    """Returns the mean negative log-likelihood (nats) of start and end, float32 [b].
 
     Args:
       outputs: `start_logits`, `end_logits`, float32 [b, L].
@@ -168,13 +169,10 @@ def answerable_span_loss(
     end_positions: tf.Tensor,
     is_impossible: tf.Tensor,
 ) -> tf.Tensor:
-    """Returns span_loss + half the cross-entropy of `cls_logits` [b], float32 [b].
+    """Returns span_loss + half the cross-entropy of `cls_logits`, float32 [b].
 
-    Args:
-      outputs: `start_logits`, `end_logits`, float32 [b, L], and `cls_logits`, float32 [b].
-      start_positions: int32 [b]; 0 if the window holds no answer.
-      end_positions: int32 [b]; 0 if the window holds no answer.
-      is_impossible: int32 [b], 1 = the window holds no answer.
+    `outputs` also has `cls_logits`, float32 [b]. `is_impossible` is int32 [b], 1 = the window holds
+    no answer. Other arguments: see span_loss.
 
     Source: the reference's squad_utils.v2_model_fn_builder.
     """

@@ -1,4 +1,4 @@
-"""Metrics of pre-training: means per counted prediction, Wilson intervals, layer distances."""
+"""Metrics of pre-training: mean loss and accuracy, Wilson intervals, distances between layers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from albert_tf.losses import PRETRAINING_OBJECTIVES
 
 
 def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Turns pretraining_sums (added over batches) into loss and accuracy per counted prediction.
+    """Turns pretraining_sums (added over batches) into mean losses and accuracies.
 
-    Losses are in nats, per predicted piece and per example with an order label; `loss` is the
-    unweighted sum of both. `openings` and `inside`: see order_kinds. `separator` is the order
-    scored at [SEP]. A metric without counted examples is absent.
+    Losses are in nats: `masked_lm_loss` per predicted piece, `sentence_order_loss` per example with
+    an order label, `loss` their unweighted sum. For `openings` and `inside` see order_kinds.
+    `separator` is the order predicted at [SEP]. A metric without examples is absent.
     """
     metrics = {}
     for name in (*PRETRAINING_OBJECTIVES, "separator"):
@@ -34,11 +34,11 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def order_kinds(sums: dict[str, dict[str, float]]) -> dict[str, tuple[float, float]]:
-    """Returns kind of pair -> (correct, pairs) of sentence order.
+    """Returns the numbers of correct and of all sentence-order predictions, by kind of pair.
 
     "openings" are pairs of segments at the start of their document, "inside" all others. A model
-    learns openings much sooner, so one figure for both is hard to interpret. Without a counted
-    opening the dict is empty, because only the total is known.
+    learns openings much sooner, so one accuracy for both is hard to interpret. If `sums` count no
+    openings, the dict is empty: the pairs cannot be divided into kinds.
     """
     openings, both = sums["openings"], sums["sentence_order"]
     if not float(openings["weight"]):
@@ -69,11 +69,11 @@ def wilson_interval(correct: float, total: float) -> tuple[float, float]:
 
 
 def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Sums, over real positions, how far each block moves its input.
+    """Sums, over real positions, the distance and the angle between each block's input and output.
 
-    `hidden_states` are AlbertEncoder's; `input_mask` is int32 [b, L], 1 = real. `l2_distance` and
-    `degrees`, float32 [blocks], sum the Euclidean distances and the angles between a block's input
-    and output. `weight`, the number of real positions, is the denominator of both.
+    `hidden_states` come from AlbertEncoder; `input_mask` is int32 [b, L], 1 = real. The sums
+    `l2_distance` (Euclidean) and `degrees` are float32 [blocks]. To get means, divide both by
+    `weight`, the number of real positions.
 
     Source: Lan et al. 2020, Fig. 1.
     """
@@ -82,7 +82,7 @@ def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> di
     for before, after in zip(hidden_states, hidden_states[1:]):
         before, after = tf.cast(before, tf.float32), tf.cast(after, tf.float32)
         distances.append(tf.reduce_sum(tf.norm(after - before, axis=-1) * weights))
-        # Not the arc cosine: in float32 it returns 0 for angles below 0.02 degrees.
+        # The arc cosine would return 0 for angles below 0.02 degrees in float32.
         unit_before, unit_after = tf.math.l2_normalize(before, -1), tf.math.l2_normalize(after, -1)
         angles = 2.0 * tf.atan2(
             tf.norm(unit_after - unit_before, axis=-1), tf.norm(unit_after + unit_before, axis=-1)
@@ -96,5 +96,5 @@ def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> di
 
 
 def layer_means(sums: dict[str, np.ndarray]) -> dict[str, list[float]]:
-    """Returns the means `l2_distance` and `degrees` of layer_distances, one value per block."""
+    """Returns the mean `l2_distance` and `degrees` per position, one value per block."""
     return {name: (sums[name] / sums["weight"]).tolist() for name in ("l2_distance", "degrees")}

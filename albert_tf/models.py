@@ -1,4 +1,4 @@
-"""The encoder with the heads of a task."""
+"""Models: the encoder with the heads of pre-training or of a fine-tuning task."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from albert_tf.storage.errors import UserError
 
 
 class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
-    """Base of all models: an encoder, its config, and the creation of all variables."""
+    """Base of all models: holds the encoder and its config, and creates all variables."""
 
     further_arguments: tuple[str, ...] = ("recompute",)
 
@@ -48,7 +48,7 @@ class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
     def build(self, input_shape):
         """Creates every variable; their shapes follow from the config."""
         parts = [part for part in self.layers if isinstance(part, FromConfig)]
-        # The final "/" makes the scope absolute: within a call this scope is open already.
+        # The final "/" makes the scope absolute, because within a call this scope is already open.
         with tf.name_scope(f"{self.name}/"):
             build_parts(self.config.hidden_size, *parts)  # a user's subclass may add parts
         tf.keras.layers.Layer.build(self, input_shape)
@@ -84,25 +84,26 @@ class AlbertForPreTraining(_AlbertModel):
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
-            and int32 [b, P] `masked_lm_positions`; without positions every piece is scored, P = L.
+            and int32 [b, P] `masked_lm_positions`. Without positions every piece is scored: P = L.
           dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
           training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
           num_hidden_layers: number of layers to apply, if fewer than the config's.
           hidden_states: whether to return the hidden states. If false, the last block computes
             the masked positions and [CLS] only.
-          at_separator: whether to score the order also at the [SEP] between the segments, with the
-            same pooler and head. For training; requires `masked_lm_positions`. See
-            losses.pretraining_loss.
+          at_separator: whether to also score the order at the [SEP] between the segments, with the
+            same pooler and head, for pretraining_loss. Requires `masked_lm_positions`.
           unpad: see AlbertEncoder.call.
 
         Returns:
           dict of float32 logits: `masked_lm_logits` [b, P, V], `sentence_order_logits` [b, 2]; with
-          `at_separator` also `separator_order_logits` [b, 2], with `hidden_states` the encoder's.
+          `at_separator` also `separator_order_logits` [b, 2]. With `hidden_states` also the list
+          `hidden_states` of AlbertEncoder.
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         inputs = complete_inputs(inputs)
         positions = inputs.get("masked_lm_positions")
         if at_separator:
+            # `[CLS] A [SEP]` are the real positions of type 0; this [SEP] is the last of them.
             in_first = inputs["input_mask"] - inputs["input_type_ids"]
             separator = tf.reduce_sum(in_first, axis=1, keepdims=True) - 1
             positions = tf.concat([separator, positions], axis=1)
@@ -129,7 +130,7 @@ class AlbertForPreTraining(_AlbertModel):
 
 
 class _AlbertClassifier(_AlbertModel):
-    """Base of the classifiers: an encoder and one dense layer."""
+    """Base of the classifiers: an encoder with a ClassificationHead."""
 
     further_arguments = ("recompute", "num_labels")
 
@@ -151,7 +152,7 @@ class _AlbertClassifier(_AlbertModel):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForSequenceClassification(_AlbertClassifier):
-    """Computes label logits, or a number, for a text or a pair.
+    """Computes label logits, or one number, for a text or a pair of texts.
 
     Args:
       config: the model's shape.
@@ -174,28 +175,19 @@ class AlbertForSequenceClassification(_AlbertClassifier):
 class AlbertForTokenClassification(_AlbertClassifier):
     """Computes label logits for each piece of a text.
 
-    Args:
-      config: the model's shape.
-      num_labels: number of labels.
-      recompute: see AlbertEncoder.
-
-    Source: Devlin et al. 2019, section 5.3.
+    Arguments: see AlbertForSequenceClassification. Source: Devlin et al. 2019, section 5.3.
     """
 
     def call(self, inputs, dropout_seed=None, training=None):
-        """Returns {"logits": float32 [b, L, num_labels]}. Arguments: see the class above."""
+        """Returns {"logits": float32 [b, L, num_labels]}; see AlbertForSequenceClassification."""
         return {"logits": self._logits(inputs, dropout_seed, training, of_pieces=True)}
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForMultipleChoice(_AlbertClassifier):
-    """Chooses one of several texts.
+    """Computes a logit for each of several texts, to choose one of them.
 
-    Args:
-      config: the model's shape.
-      num_choices: number of sequences per example.
-      recompute: see AlbertEncoder.
-
+    `num_choices` is the number of sequences per example. Other arguments: see AlbertForPreTraining.
     Source: the reference's race_utils.create_model.
     """
 
@@ -209,7 +201,7 @@ class AlbertForMultipleChoice(_AlbertClassifier):
         """Returns {"logits": float32 [b, num_choices]}.
 
         Inputs are int32 [b, num_choices, L], or [b * num_choices, L] with the choices of an example
-        in successive rows. `fit` on arrays requires rank 3. Other arguments:
+        in successive rows. `fit` on arrays requires rank 3. For the other arguments see
         AlbertForSequenceClassification.call.
         """
         logits = self._logits(self._side_by_side(inputs), dropout_seed, training)
@@ -221,7 +213,7 @@ class AlbertForMultipleChoice(_AlbertClassifier):
             if value.shape.rank == 3:
                 if value.shape[1] not in (None, self.num_choices):
                     raise UserError(
-                        f"{name} has {value.shape[1]} choices an example, the model "
+                        f"{name} has {value.shape[1]} choices per example, but the model has "
                         f"{self.num_choices}"
                     )
                 inputs[name] = tf.reshape(value, [-1, value.shape[2] or tf.shape(value)[2]])
@@ -230,11 +222,9 @@ class AlbertForMultipleChoice(_AlbertClassifier):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForQuestionAnswering(_AlbertModel):
-    """Scores every piece as the first and as the last piece of the answer, as BERT does.
+    """Scores every piece as the first and as the last piece of the answer, like BERT.
 
-    Args:
-      config: the model's shape.
-      recompute: see AlbertEncoder.
+    Arguments: see AlbertForPreTraining.
     """
 
     def __init__(self, config: AlbertConfig, recompute: bool = False, **kwargs):
@@ -242,7 +232,7 @@ class AlbertForQuestionAnswering(_AlbertModel):
         self.span = SpanHead(config, dtype=self.dtype_policy)
 
     def call(self, inputs, dropout_seed=None, training=None):
-        """Returns {"start_logits", "end_logits"}, float32 [b, L]. Arguments: as above."""
+        """Returns SpanHead's logits, `start_logits` and `end_logits`, float32 [b, L]."""
         inputs = complete_inputs(inputs)
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         encoded = self.encoder(inputs, dropout_seed)
@@ -252,13 +242,9 @@ class AlbertForQuestionAnswering(_AlbertModel):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForAnswerableQuestionAnswering(_AlbertModel):
-    """Finds the answer in a text, or no answer, by a beam search over starts and ends.
+    """Finds the answer to a question in a text, or that there is none, by beam search.
 
-    Args:
-      config: the model's shape.
-      recompute: see AlbertEncoder.
-
-    Source: the reference's model for SQuAD 2.0.
+    Arguments: see AlbertForPreTraining. Source: the reference's model for SQuAD 2.0.
     """
 
     def __init__(self, config: AlbertConfig, recompute: bool = False, **kwargs):
@@ -269,25 +255,25 @@ class AlbertForAnswerableQuestionAnswering(_AlbertModel):
         """Returns the outputs of SpanBeamHead.
 
         `input_type_ids` are required (1 = the text); in training also `start_positions`, int32 [b].
-        Other arguments: AlbertForSequenceClassification.call.
+        For the other arguments see AlbertForSequenceClassification.call.
         """
         given, inputs = as_dict(inputs), complete_inputs(inputs)
         if "input_type_ids" not in given:
-            raise UserError("inputs lack input_type_ids, which say where the text is (1)")
+            raise UserError("inputs lack input_type_ids, which are 1 at the text's pieces")
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         encoder_seed, head_seed = seeds(dropout_seed, 2)
         encoded = self.encoder(inputs, encoder_seed)
         return self.span_beam(
             encoded["sequence_output"],
             _may_answer(inputs),
-            # Evaluation batches may have labels, which the model must not see.
+            # Evaluation batches may have labels, which must not change the predictions.
             inputs.get("start_positions") if dropout_seed is not None else None,
             head_seed,
         )
 
 
 def _may_answer(inputs) -> tf.Tensor:
-    """Returns bool [b, L]: true at the text's pieces (not its [SEP]), and at [CLS] (no answer)."""
+    """Returns bool [b, L]: true at the text's pieces except its [SEP], and at [CLS] (no answer)."""
     positions = tf.range(tf.shape(inputs["input_mask"])[1])
     lengths = tf.reduce_sum(inputs["input_mask"], axis=1, keepdims=True)
     is_text = (inputs["input_type_ids"] == 1) & (positions < lengths - 1)

@@ -1,4 +1,4 @@
-"""LAMB and AdamW with the published exclusions, and the learning rate."""
+"""LAMB and AdamW with the published exclusions, the learning-rate schedule, and loss scaling."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
 
-# Regular expressions for names of variables without weight decay and without layer adaptation.
+# Variables whose names match one of these expressions get no weight decay and no layer adaptation.
 EXCLUSIONS = ["LayerNorm", "layer_norm", "bias"]
 
 
 @tf.keras.utils.register_keras_serializable("albert_tf")
 class WarmUpPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up from 0, then polynomial decay to 0. The decay also counts from step 0.
+    """Linear warm-up from 0, then polynomial decay to 0.
 
     lr(t) = peak * t / warmup                for t < warmup
     lr(t) = peak * (1 - t / total) ** power  after
 
-    So the rate drops by the share warmup / total at the end of the warm-up, as in published runs.
+    The decay is computed from step 0, not from the end of the warm-up. So with power 1 the rate
+    drops by the share warmup / total at the end of the warm-up, as in published runs.
 
     Source: the reference's optimization.create_optimizer.
     """
@@ -41,7 +42,7 @@ class WarmUpPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
         self.power = power
 
     def __call__(self, step):
-        """Returns the float32 learning rate of the update after `step` updates."""
+        """Returns the learning rate, float32 [], of the update that follows `step` updates."""
         step = tf.cast(step, tf.float32)
         total = tf.cast(self.num_train_steps, tf.float32)
         warmup = tf.cast(self.num_warmup_steps, tf.float32)
@@ -62,22 +63,23 @@ class WarmUpPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
 def lamb(
     learning_rate, weight_decay: float = 0.01, bias_correction: bool = True
 ) -> tf.keras.optimizers.Optimizer:
-    """Returns LAMB as published: betas 0.9 and 0.999, epsilon 1e-6, EXCLUSIONS.
+    """Returns LAMB as published: betas 0.9 and 0.999, epsilon 1e-6, with EXCLUSIONS.
 
     Args:
       learning_rate: a float or a schedule.
       weight_decay: rate for variables that match no pattern of EXCLUSIONS.
-      bias_correction: False equals the authors' code in every step, True tensorflow-addons.
+      bias_correction: whether to correct the moments' bias. False computes the updates of the
+        authors' code, True those in tensorflow-addons.
 
-    Up to Python 3.11 tensorflow-addons computes the updates, later our equal implementation. A
-    .keras file of a compiled model holds step and moments, so training can resume from it. A
-    SavedModel, and a .keras file of a model with Keras' policy mixed_float16, hold neither: the
-    first update warns.
+    On Python 3.11 and earlier, tensorflow-addons computes the updates; on later versions our
+    equivalent keras_lamb does. Training can resume from a .keras file of a compiled model, which
+    holds step and moments. A SavedModel, or a .keras file of a model with Keras' policy
+    mixed_float16, holds neither: the first update after loading warns.
 
-    Deviation: tensorflow-addons corrects the moments' bias; the authors' code does not. Variables
-    with layer adaptation move equally far, because the update is divided by its norm. Excluded
-    variables move sqrt(1 - 0.999^t) / (1 - 0.9^t) times as far as in the authors' code in update t:
-    0.32 times at t = 1, 0.15 at t = 12, 0.80 at t = 1000.
+    Deviation: the authors' code does not correct the bias. With correction, variables with layer
+    adaptation move equally far, because the update is divided by its norm. In update t, excluded
+    variables move sqrt(1 - 0.999^t) / (1 - 0.9^t) times as far as in the authors' code: 0.32 times
+    at t = 1, 0.15 at t = 12, 0.80 at t = 1000.
 
     Source: You et al. 2019, algorithm 2; the reference's lamb_optimizer.
     """
@@ -89,7 +91,7 @@ def lamb(
         epsilon=1e-6,
         weight_decay=weight_decay,
         exclude_from_weight_decay=EXCLUSIONS,
-        # tensorflow-addons would replace None or [] by the list of weight decay.
+        # Given explicitly, because None or [] would mean the list of weight decay.
         exclude_from_layer_adaptation=EXCLUSIONS,
     )
 
@@ -102,12 +104,12 @@ def adamw(
     Args:
       learning_rate: a float or a schedule. It also scales the decay.
       weight_decay: rate for variables that match no pattern of EXCLUSIONS.
-      bias_correction: False equals the authors' code in every step, True torch.optim.AdamW, which
-        adds epsilon to the root of the corrected second moment. With True all variables move less:
-        if gradients are much larger than epsilon, by the factor given in `lamb`.
+      bias_correction: False computes the updates of the authors' code. True computes torch.optim's
+        AdamW, which adds epsilon to the root of the corrected second moment. All variables then
+        move less. The factor is given in `lamb`, if gradients are much larger than epsilon.
 
-    Source: the reference's AdamWeightDecayOptimizer. With bias_correction: Loshchilov and Hutter
-    2019, algorithm 2. Mosbach et al. 2021 and Zhang et al. 2021: more stable on small data sets.
+    Source: the reference's AdamWeightDecayOptimizer; with bias_correction Loshchilov and Hutter
+    2019, algorithm 2. Mosbach et al. and Zhang et al. 2021 find it more stable on small data sets.
     """
     from albert_tf import addons
 
@@ -122,15 +124,15 @@ def adamw(
 
 
 class LossScale:
-    """The factor of the loss that keeps gradients from underflow in float16.
+    """A factor by which the loss is multiplied, so that float16 gradients do not underflow.
 
     float16 covers 6e-8 to 65,504. The factor starts at 2^15. An overflow halves the factor; 2,000
-    steps without overflow double it. A step with non-finite gradients uses zero gradients: momentum
-    and decay still apply.
+    steps without overflow double it. A step with non-finite gradients uses zero gradients instead;
+    momentum and decay still apply.
 
     Args:
-      optimizer: its checkpoints hold the factor and the count. The loop of training reads its
-        attribute `loss_scale`.
+      optimizer: the optimizer whose checkpoints store the factor and the count of steps. The
+        training loop keeps this object as the optimizer's attribute `loss_scale`.
 
     Source: Micikevicius et al. 2018, section 3.2; Keras' LossScaleOptimizer. Keras does not count a
     step that overflows. Here every step counts, because data and learning rate depend on the step.
@@ -154,7 +156,8 @@ class LossScale:
         self.steps = variable("loss_scale_steps", 0.0)
 
     def update(self, is_finite: tf.Tensor) -> None:
-        """Counts a step; is_finite: bool [], whether its gradients were finite."""
+        """Counts a step and updates the factor; is_finite: bool [], true without an overflow."""
+        # `steps` does not count this step yet.
         is_over = self.steps >= self.STEPS_TO_DOUBLE - 1
         kept = tf.where(is_over, tf.minimum(2.0 * self.value, self.LARGEST), self.value)
         self.value.assign(tf.where(is_finite, kept, tf.maximum(0.5 * self.value, 1.0)))
@@ -169,7 +172,7 @@ def clip_by_global_norm(
     Returns:
       The clipped gradients, dense, and the float32 norm before clipping.
     """
-    # The norm of a sparse gradient would count repeated rows separately: make all gradients dense.
+    # Make all gradients dense: the norm of a sparse one would count repeated rows separately.
     gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
     norm = tf.linalg.global_norm(gradients)
     gradients, _ = tf.clip_by_global_norm(gradients, max_norm, use_norm=norm)
@@ -178,6 +181,6 @@ def clip_by_global_norm(
 
 def create_slots(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model) -> None:
     """Creates the optimizer's step counter and moments before any checkpoint or loop needs them."""
-    # Keras has no public function for this. Created at the first update, inside a compiled loop,
-    # the variables would raise an error, and an earlier restored checkpoint would not fill them.
+    # Keras has no public function for this; it creates these variables in the first update. That is
+    # too late for a compiled loop, which raises an error, and for a checkpoint restored before.
     optimizer._create_all_weights(model.trainable_variables)

@@ -1,4 +1,4 @@
-"""How likely a masked LM finds a sentence: pseudo-log-likelihoods; and a vector for each text."""
+"""Scores sentences by a masked LM's pseudo-log-likelihood, and embeds texts as vectors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 
-_LENGTH_STEP = 8  # lengths of batches are multiples of it
+_LENGTH_STEP = 8  # batches are padded to a multiple of it, so that few shapes occur
 POOLINGS = ("mean", "cls")
 
 
@@ -20,10 +20,10 @@ class SentenceScore(NamedTuple):
     """The score of one sentence.
 
     Attributes:
-      log_likelihood: sum of the pieces' log probabilities, in nats; nan without a piece, because 0
-        would make no text the likeliest one.
-      num_pieces: pieces of the sentence.
-      num_words: words of the sentence; a punctuation mark is one.
+      log_likelihood: sum of the pieces' log probabilities, in nats. It is nan for a text without
+        pieces, because 0 would make the empty text the likeliest.
+      num_pieces: number of pieces of the sentence.
+      num_words: number of words; a punctuation mark counts as a word.
     """
 
     log_likelihood: float
@@ -32,19 +32,18 @@ class SentenceScore(NamedTuple):
 
 
 class SentenceScorer:
-    """Scores sentences; one piece after the other is masked and predicted from all others.
+    """Scores sentences: masks one piece after the other and predicts it from the other pieces.
 
     Example: `SentenceScorer(model, tokenizer)(["The cats sleep.", "The cats sleeps."])`.
 
     Args:
       model: a model whose variables exist.
       tokenizer: the model's tokenizer.
-      masks_rest_of_word: whether the later pieces of the masked piece's word are masked too. They
+      masks_rest_of_word: whether to also mask the later pieces of the same word. Unmasked, they
         would reveal a rare word of several pieces.
       pieces_per_batch: maximum number of pieces in a batch, padding included.
 
-    Raises:
-      UserError: if the model has no masked LM of its own, or fewer pieces than the vocabulary.
+    Raises a UserError if the model has no trained masked LM, or lacks pieces of the vocabulary.
 
     Source: Salazar et al. 2020, section 2; masks_rest_of_word: Kauf and Ivanova 2023, PLL-word-l2r.
     """
@@ -63,8 +62,8 @@ class SentenceScorer:
             )
         if getattr(model.masked_lm, "is_drawn_afresh", False):
             raise UserError(
-                "the model's masked LM has random weights, as where it was read from lacks it: "
-                "score with the run, or with the signature `score` of an export"
+                "the model's masked LM has random weights, because the files of the model lack it: "
+                "use the model directory of the run, or the signature `score` of an export"
             )
         _check_vocabulary(model.config.vocab_size, tokenizer)
         self._model, self._tokenizer = model, tokenizer
@@ -80,11 +79,10 @@ class SentenceScorer:
         """Returns the score of each text.
 
         Args:
-          texts: a sentence each.
-          on_batch: called with the number of pieces that each batch has scored.
+          texts: one sentence per item.
+          on_batch: called after each batch with the number of pieces scored in it.
 
-        Raises:
-          UserError: if a text has more pieces than the model reads, or `texts` is one string.
+        Raises a UserError if a text is too long for the model, or `texts` is a single string.
         """
         encoded = _encode(self._tokenizer, texts)
         room = self._model.config.max_position_embeddings - 2
@@ -94,7 +92,8 @@ class SentenceScorer:
                     f"texts[{place}]: {text[:60]!r}... has {len(ids):,} pieces, but the model "
                     f"reads {room} of a text: divide it"
                 )
-        words = [np.cumsum(self._word_starts[ids]) for ids in encoded]  # each piece's word
+        words = [np.cumsum(self._word_starts[ids]) for ids in encoded]  # number of a piece's word
+        # Texts of similar length share a batch, so that batches have little padding.
         by_length = sorted(range(len(texts)), key=lambda place: len(encoded[place]))
         rows = (row for i in by_length for row in self._rows(i, encoded[i], words[i]))
         totals = np.array([0.0 if len(ids) else np.nan for ids in encoded])
@@ -110,7 +109,7 @@ class SentenceScorer:
         ]
 
     def _rows(self, place: int, ids: np.ndarray, words: np.ndarray) -> Iterator[tuple]:
-        """Yields a row for each piece: place, ids with masks, the piece's position, the piece."""
+        """Yields (place, ids with masks, position of the piece, the piece) for each piece."""
         for i, piece in enumerate(ids):
             row = np.concatenate([[self._tokenizer.cls_id], ids, [self._tokenizer.sep_id]])
             end = i + 1
@@ -120,7 +119,7 @@ class SentenceScorer:
             yield place, row, i + 1, piece
 
     def _compute(self, ids, mask, positions, pieces):
-        """Returns float32 [b], the log probability of each row's piece."""
+        """Returns the log probability (nats) of each row's piece at its position, float32 [b]."""
         inputs = {
             "input_word_ids": ids,
             "input_mask": mask,
@@ -132,20 +131,20 @@ class SentenceScorer:
 
 
 class TextEmbedder:
-    """Gives each text a vector.
+    """Computes a vector for each text.
 
     Example: `TextEmbedder(model, tokenizer)(["The cats sleep.", "The cats sleeps."])`.
 
     Args:
       model: a model with an `encoder`, whose variables exist.
       tokenizer: the model's tokenizer.
-      pooling: "mean": of the last block's output at all pieces of the text, [CLS] and [SEP]
-        included; "cls": that output at [CLS].
-      max_seq_length: longer texts are truncated. Default: the rows of the position table.
+      pooling: "mean": mean of the last block's output over all pieces, [CLS] and [SEP] included;
+        "cls": the last block's output at [CLS].
+      max_seq_length: length in pieces, [CLS] and [SEP] included, to which longer texts are
+        truncated. Default: the rows of the position table.
       pieces_per_batch: maximum number of pieces in a batch, padding included.
 
-    Raises:
-      UserError: if there is no such pooling, or the model has fewer pieces than the vocabulary.
+    Raises a UserError for another `pooling`, or if the model lacks pieces of the vocabulary.
     """
 
     def __init__(
@@ -167,10 +166,9 @@ class TextEmbedder:
         self._embed = tf.function(self._compute, input_signature=[ids, ids])
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns float32 [texts, H], a vector for each text.
+        """Returns float32 [texts, H]: one vector per text.
 
-        Raises:
-          UserError: if `texts` is no list of strings.
+        Raises a UserError if `texts` is not a list of strings.
         """
         tokenizer, room = self._tokenizer, self._max_seq_length - 2
         rows = [
@@ -211,7 +209,7 @@ def _encode(tokenizer: AlbertTokenizer, texts: Sequence[str]) -> list[np.ndarray
 
 
 def _batches(rows: Iterable[tuple], pieces_per_batch: int) -> Iterator[Iterable[tuple]]:
-    """Yields the columns of batches of rows, whose sequences [1] are sorted by length."""
+    """Groups rows, sorted by the length of row[1], into batches; yields each batch's columns."""
     batch: list[tuple] = []
     for row in rows:
         if batch and (len(batch) + 1) * len(row[1]) > pieces_per_batch:
@@ -223,7 +221,7 @@ def _batches(rows: Iterable[tuple], pieces_per_batch: int) -> Iterator[Iterable[
 
 
 def _padded(rows: Sequence[np.ndarray], pad_id: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns int32 [rows, L] ids and mask (1 = real); L is at most `longest`."""
+    """Returns padded ids and their mask (1 = real), int32 [rows, L], with L at most `longest`."""
     width = min(-(-max(map(len, rows)) // _LENGTH_STEP) * _LENGTH_STEP, longest)
     ids = tf.keras.utils.pad_sequences(rows, width, padding="post", value=pad_id)
     lengths = [[len(row)] for row in rows]

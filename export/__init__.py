@@ -4,4 +4,4 @@ import os
 
 import albert_tf  # noqa: F401  Selects Keras 2, which must precede any import of TensorFlow.
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # as pipelines does
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides most of TensorFlow's own log lines

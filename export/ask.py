@@ -31,7 +31,7 @@ from . import versions
 FLAGS = flags.FLAGS
 
 _PAIR_SEPARATOR = "|||"
-_MOST_VALUES = 8  # of an embedding, that are shown
+_MOST_VALUES = 8  # values of an embedding that are printed
 # The flag of each input of a signature.
 _FLAGS = {
     "text": "--text",
@@ -43,7 +43,7 @@ _FLAGS = {
 
 
 def flags_of(inputs: Mapping[str, str | Sequence[str]]) -> str:
-    """Returns the flags that ask for the inputs of one request, as a shell reads them."""
+    """Returns the flags of `export.ask` for the inputs of one request, as on a command line."""
     if "text_pair" in inputs:
         inputs = {"text_pair": f"{inputs['text']} {_PAIR_SEPARATOR} {inputs['text_pair']}"}
     return " ".join(
@@ -54,7 +54,7 @@ def flags_of(inputs: Mapping[str, str | Sequence[str]]) -> str:
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags; not done at import, because programs share names of flags."""
     flags.DEFINE_string(
         "saved_model", None, "A SavedModel, or the directory of its versions.", required=True
     )
@@ -64,14 +64,14 @@ def define_flags() -> None:
     )
     flags.DEFINE_multi_string("text", [], "A text; may be given several times.")
     flags.DEFINE_string("question", "", "A question about --context.")
-    flags.DEFINE_string("context", "", "What a question is about.")
-    flags.DEFINE_multi_string("option", [], "A possible answer; give all of them.")
+    flags.DEFINE_string("context", "", "The text that --question is about.")
+    flags.DEFINE_multi_string("option", [], "A possible answer; give one flag for each of them.")
 
 
 def main(_) -> None:
     """Reads the flags."""
 
-    # Bytes of the shell that are no UTF-8 become U+FFFD, as in the model: they can be printed.
+    # Invalid UTF-8 on the command line becomes U+FFFD, as in the model, so that it can be printed.
     def readable(texts):
         return [os.fsencode(text).decode("utf-8", "replace") for text in texts]
 
@@ -98,11 +98,11 @@ def ask(
     context: str = "",
     options: Sequence[str] = (),
 ) -> list[str]:
-    """Returns the answers of a SavedModel in lines to read."""
+    """Returns the answers of a SavedModel as lines for the user."""
     for text in masked_texts:
         if "[MASK]" not in text:
             raise UserError(f"--fill_mask={text!r} holds no [MASK]")
-    # What is asked, as inputs of a signature.
+    # The requests, as inputs of a signature.
     of_texts = [{"text": text} for text in texts]
     of_pairs = list(map(_split_pair, pairs))
     others: list[dict] = []
@@ -121,10 +121,10 @@ def ask(
     lines = [f"{path} answers"]
     if masked_texts:
         if "fill_mask" not in model.signatures:
-            raise UserError(f"{path!r} fills no [MASK]: that is what pre-trained models do")
+            raise UserError(f"{path!r} fills no [MASK]: only exports of pre-trained models do")
         lines += _fill_masks(model.signatures["fill_mask"], masked_texts)
     if "serving_default" not in model.signatures:
-        raise UserError(f"{path!r} has no serving_default: it is not of export_saved_model")
+        raise UserError(f"{path!r} has no serving_default: export_saved_model did not write it")
     serving_default = model.signatures["serving_default"]
     if "in_order_probability" in serving_default.structured_outputs:
         lines += _answers(path, model.signatures.get("score", serving_default), of_texts)
@@ -145,16 +145,16 @@ def _split_pair(pair: str) -> dict[str, str]:
 
 
 def _answers(path: str, signature, questions: list[dict]) -> list[str]:
-    """Returns lines of answers; refuses other inputs, or another number of options."""
+    """Returns the answers as lines; raises a UserError if the inputs do not fit the signature."""
     wanted = set(signature.structured_input_signature[1])
     lines = []
     for inputs in questions:
         if inputs.keys() != wanted:
-            # --pair gives both texts.
+            # --pair gives both texts, so --text is not needed.
             names = wanted - {"text"} if "text_pair" in wanted else wanted
             flags_of_model = " and ".join(_FLAGS[name] for name in sorted(names))
             raise UserError(
-                f"{path!r} answers to {' and '.join(sorted(wanted))}, not to "
+                f"{path!r} needs {' and '.join(sorted(wanted))}, not "
                 f"{' and '.join(sorted(inputs))}: give {flags_of_model}"
             )
         if "options" in inputs:
@@ -172,7 +172,7 @@ def _answers(path: str, signature, questions: list[dict]) -> list[str]:
 
 
 def _readable(values: tf.Tensor) -> str:
-    """Returns a string, a number or a list of either as a text."""
+    """Formats a string, a number or a list of them."""
     if values.shape.rank:
         shown = [_readable(value) for value in values[:_MOST_VALUES]]
         return ", ".join(shown) + ", ..." * (len(values) > _MOST_VALUES)

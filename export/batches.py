@@ -1,4 +1,4 @@
-"""Large batches of sequences computed in parts."""
+"""Computes large batches of sequences in parts."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import tensorflow as tf
 
 from albert_tf.text.packing import rounded_up
 
-# Pieces, padding included, that are computed at once. Scores of attention take the most memory:
-# 12 heads * 2048 pieces * 512 of each sequence are 50 MB; of 1,000 sequences at once, 13 GB.
+# Maximum number of pieces in a part, padding included. Attention scores take the most memory: for
+# 12 heads and 512 pieces per sequence, a part takes 50 MB; 1,000 sequences at once take 13 GB.
 _PIECES_AT_ONCE = 2048
 
 
 def map_rows(
     function: Callable[[dict], dict], rows: dict[str, tf.Tensor], keep_padding: bool = False
 ) -> dict[str, tf.Tensor]:
-    """Returns a function's results for sequences, computed in parts of a few similar lengths.
+    """Applies a function to the rows of a batch, in parts of rows with similar lengths.
 
     So a batch of any size needs little memory, and short rows are not padded to long ones.
 
     Args:
       function: takes a part of the rows, with 2-D tensors cut to the part's longest row; returns
         tensors with the same number of rows.
-      rows: tensors [rows] and [rows, seq_len], `input_mask` among them.
+      rows: tensors [rows] and [rows, seq_len], including `input_mask`.
       keep_padding: whether to pass 2-D tensors with all their columns. Needed if outputs have
         seq_len positions, or if columns of a tensor are not positions.
     """
@@ -36,8 +36,8 @@ def map_sorted_rows(
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Does what map_rows does, but leaves the outputs in the order of computation.
 
-    Outputs may have more rows than the inputs, or less. Returns them, and the index of each row's
-    outputs in this order, int32 [rows].
+    Outputs may have more or fewer rows than the inputs. Returns the outputs, and the place of each
+    input row in the order of computation, int32 [rows].
     """
     asked_rows, seq_len = tf.unstack(tf.shape(rows["input_mask"]))
     # Some operations fail without rows, so an empty batch gets one row of padding.
@@ -51,11 +51,13 @@ def map_sorted_rows(
     order = tf.argsort(lengths, stable=True)
     lengths = tf.minimum(rounded_up(tf.maximum(tf.gather(lengths, order), 1)), seq_len)
     rows = {name: tf.gather(tensor, order) for name, tensor in rows.items()}
+    # Traced once for parts of any size. The shapes of its outputs define the arrays below.
     compute = tf.function(function).get_concrete_function(
         {name: tf.TensorSpec([None] * t.shape.rank, t.dtype) for name, t in rows.items()}
     )
 
     def compute_part(number, begin, arrays):
+        # Lengths increase, so the first n remaining rows take n times the length of the n-th.
         pieces = lengths[begin:] * tf.range(1, num_rows - begin + 1)
         fitting = tf.reduce_sum(tf.cast(pieces <= _PIECES_AT_ONCE, tf.int32))
         end = tf.minimum(begin + tf.maximum(fitting, 1), num_rows)
@@ -86,4 +88,5 @@ def map_sorted_rows(
         (0, 0, arrays),
         parallel_iterations=1,
     )
+    # argsort inverts the order: the place of each row, without the row that pads an empty batch.
     return {name: array.concat() for name, array in arrays.items()}, tf.argsort(order)[:asked_rows]

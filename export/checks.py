@@ -1,8 +1,7 @@
 """Checks requests in the graph: some faults fail the request, others mark a row as bad.
 
 A server may merge the rows of several clients into one batch. So a fault in the values of a row is
-reported for that row, and the other rows are answered. Inputs of wrong or unequal shapes fail the
-whole request.
+reported for that row, and the other rows are answered. Wrong shapes fail the whole request.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ import tensorflow as tf
 from albert_tf.text.limits import MANY_OF_ONE_CHAR, first_chars, num_prepared
 from .signatures import Signature
 
-# A context of question answering is read in windows, and each window costs a computation.
+# Maximum length of a context: it is split into windows, and each window costs a computation.
 MAX_CONTEXT_CHARS = 100_000
-# Characters of all contexts of a request; each takes some 200 bytes while it is aligned.
+# Maximum length of all contexts of a request; alignment takes some 200 bytes per character.
 MAX_CONTEXTS_CHARS = 32 * MAX_CONTEXT_CHARS
 
-# Rows of a request. The limit also covers short rows, which still cost a computation each.
+# Maximum number of rows in a request: even a short row costs a computation.
 MAX_ROWS = 2048
 
-# Size of one output. The server needs three times this memory to send it.
+# Maximum size of one output. The server needs three times this memory to send it.
 MAX_OUTPUT_BYTES = 2**29
 
 # Values of a bad row's outputs, by dtype. No answer has these values.
 _BAD = {tf.float32: float("nan"), tf.int32: -1, tf.string: ""}
 
-# The largest sizes that a request may set. The limit of characters also bounds the words.
+# Largest sizes of dimensions that a request chooses. The limit of characters also limits words.
 _LARGEST: dict[int | str, int] = {"batch": MAX_ROWS, "words": MAX_CONTEXT_CHARS}
 _STRING_BYTES = 24  # memory of one string without its characters
 
@@ -34,10 +33,10 @@ _STRING_BYTES = 24  # memory of one string without its characters
 def check_shapes(
     inputs: dict[str, tf.Tensor], signature: Signature, sizes: dict[str, int]
 ) -> dict[str, tf.Tensor]:
-    """Returns inputs that have the ranks and sizes of a signature; others fail the request.
+    """Returns the inputs, with checks that fail the request if ranks or sizes are wrong.
 
-    Inputs with too many rows or too large an answer also fail. Dimensions of one name must have one
-    size; `sizes` has the sizes that the model fixes, such as "choices".
+    The request also fails if it has too many rows or if its answer would be too large. Dimensions
+    of the same name must have the same size. `sizes` has the sizes fixed by the model ("choices").
     """
     known: dict[int | str, tuple] = {
         name: (size, f"{size} as in the model") for name, size in sizes.items()
@@ -73,7 +72,7 @@ def check_shapes(
 
 
 def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> list[tf.Operation]:
-    """Returns checks that no output is too large, as far as sizes of its dimensions are known."""
+    """Returns checks of the size of each output whose dimensions are all known in advance."""
     checks = []
     most = tf.constant(MAX_OUTPUT_BYTES, tf.int64)
     for name, field in signature.outputs.items():
@@ -82,7 +81,7 @@ def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> l
         element = _STRING_BYTES if field.dtype == tf.string else field.dtype.size
         size = tf.constant(element, tf.int64)
         for dimension in field.shape:
-            # A limit after each factor: the whole product may overflow int64.
+            # Clip after each factor, because the whole product may overflow int64.
             size = tf.minimum(size * tf.cast(sizes.get(dimension, dimension), tf.int64), most + 1)
         message = (
             f"{name} [{', '.join(map(str, field.shape))}] must be at most "
@@ -93,7 +92,7 @@ def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> l
 
 
 def first_chars_of_contexts(texts: tf.Tensor, name: str) -> tf.Tensor:
-    """Returns the first characters of long texts, string [batch]; too many texts are refused."""
+    """Truncates each text, string [batch]; fails the request if the texts together are too long."""
     texts = first_chars(texts, MAX_CONTEXT_CHARS)
     number = tf.reduce_sum(tf.strings.length(texts, "UTF8_CHAR"))
     message = (
@@ -106,7 +105,8 @@ def first_chars_of_contexts(texts: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def are_words_read(words: tf.Tensor) -> tf.Tensor:
-    """Returns which words of rows, string [batch, words], are among the first characters."""
+    """Returns which words, string [batch, words], are in the first MAX_CONTEXT_CHARS of a row."""
+    # As in limits.first_chars, NFKD may lengthen the text by a factor of MANY_OF_ONE_CHAR.
     costs = tf.strings.length(words, "UTF8_CHAR")
     prepared = tf.reshape(num_prepared(tf.reshape(words, [-1])), tf.shape(words))
     costs = tf.maximum(costs, -(-prepared // MANY_OF_ONE_CHAR))
@@ -114,12 +114,12 @@ def are_words_read(words: tf.Tensor) -> tf.Tensor:
 
 
 def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]) -> tf.Tensor:
-    """Returns for each row an error for values out of range: string [rows], "" = no error.
+    """Returns an error for each row with values out of range: string [rows], "" = no error.
 
-    Values are integers [rows, columns], or [columns] for one row, from 0 to their limit - 1.
+    Values are integers [rows, columns], or [columns] for one row. Good values are 0 to limit - 1.
     """
     error: tf.Tensor | str = ""
-    for name, limit in reversed(limits.items()):  # the first one stays
+    for name, limit in reversed(limits.items()):  # the first error is set last and stays
         is_bad = tf.reduce_any(
             (values[name] < 0) | (values[name] >= tf.cast(limit, values[name].dtype)), axis=-1
         )
@@ -129,7 +129,7 @@ def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]
 
 
 def mark_bad_rows(outputs: dict[str, tf.Tensor], error: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns outputs [rows, ...] with NaN, -1 or "" in the bad rows, and `error`."""
+    """Sets the outputs [rows, ...] of bad rows to NaN, -1 or ""; adds the output `error`."""
     marked = {}
     for name, output in outputs.items():
         is_good = tf.reshape(tf.equal(error, ""), [-1] + [1] * (output.shape.rank - 1))

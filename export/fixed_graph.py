@@ -1,10 +1,10 @@
-"""What exports of a single graph share: TFLite and ONNX take piece ids and give a kind's answers.
+"""Code of the TFLite and ONNX exports: one graph computes the answers of a kind from piece ids.
 
-The kinds that answer from texts of any length, in parts, which no single graph can compute, are
-exported as their encoder.
+Some kinds divide texts of any length into parts, which one graph cannot do. Of these kinds only the
+encoder is exported.
 
-Beside OUTPUT are its vocabulary and an application's settings. OUTPUT without its ending names
-them: base.onnx has base.json, and base.spiece.model or for WordPiece base.vocab.txt.
+The vocabulary and a .json with the application's settings are written beside OUTPUT: base.onnx gets
+base.json, and base.spiece.model or, for WordPiece, base.vocab.txt.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def define_flags(ending: str, quantized: str) -> None:
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
     flags.DEFINE_string("output", None, f"The {ending} file.", required=True)
-    flags.DEFINE_enum("kind", None, _KINDS, "Default: what fine-tuning made of it, or encoder.")
+    flags.DEFINE_enum("kind", None, _KINDS, "Default: the fine-tuned model's kind, or encoder.")
     flags.DEFINE_bool("quantize", False, f"Store {quantized}.")
 
 
 def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -> ServingModule:
-    """Returns the module of a checkpoint, or of its encoder if one graph cannot answer."""
+    """Returns the module of a checkpoint, or of its encoder if one graph cannot compute answers."""
     served = open_checkpoint(checkpoint, kind, max_seq_length)
     if served.kind not in _KINDS:
         served = dataclasses.replace(served, kind=ENCODER, task={})
@@ -49,7 +49,7 @@ def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -
 
 
 def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the model's own answers; `ids` has integers [b, L] for each of FEATURES."""
+    """Computes a module's answers; `ids` has integers [b, L] for each of FEATURES."""
     inputs = model_inputs({name: tf.cast(ids[name], tf.int32) for name in FEATURES})
     if module.served.kind == ENCODER:
         encoded = module.encoder(inputs)
@@ -64,10 +64,10 @@ def differences(
     run: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]],
     masks: Iterable[np.ndarray],
 ) -> dict[str, float]:
-    """Returns each output's largest difference from the model's own output on random sequences.
+    """Returns the largest difference between each output of `run` and of `module`, by name.
 
-    `run` takes an int32 array for each of FEATURES; `masks` has the mask of each batch, int32
-    [b, L], 1 = real.
+    `run` maps an int32 array for each of FEATURES to the exported graph's outputs. The batches are
+    random sequences; `masks` has the mask of each batch, int32 [b, L], 1 = real.
     """
     rng = np.random.RandomState(20200426)
     found: dict[str, float] = {}
@@ -86,7 +86,7 @@ def differences(
 def write(
     module: ServingModule, output: str, data: bytes, found: dict[str, float], form: str
 ) -> None:
-    """Writes a model and the files beside it; prints kind, `form`, size and `differences`."""
+    """Writes a model and the files beside it; prints kind, `form`, size and differences `found`."""
     described = description(module.served, output)
     vocabulary = os.path.join(os.path.dirname(output), described["vocab_file"])
     files.write_atomically(vocabulary, module.served.tokenizer.model_bytes)
@@ -101,7 +101,7 @@ def write(
 
 
 def description(served: ServedCheckpoint, output: str) -> dict:
-    """Returns the content of the .json beside `output`: the settings that an application needs."""
+    """Returns the content of the .json beside `output`: settings that the application needs."""
     tokenizer, task = served.tokenizer, served.task
     ids = [getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")]
     stem = os.path.splitext(os.path.basename(output))[0]

@@ -1,8 +1,8 @@
-"""The kinds of exports, one row each: the module that serves a kind, with its signatures.
+"""Table of the kinds of exports: the module that serves each kind, with its signatures.
 
 No other file of this folder names the kinds. albert_tf/kinds.py defines the models of fine-tuned
-kinds, and which kinds TFLite and ONNX can answer in one graph. README.md lists the steps to add a
-kind.
+kinds; `activation` there marks the kinds that TFLite and ONNX can compute in one graph. README.md
+lists the steps to add a kind.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .modules.question_answering_module import QuestionAnsweringModule
 from .modules.serving_module import ServingModule
 from .modules.token_classification_module import TokenClassifierModule
 
-# Kinds of a model that was not fine-tuned, and of the encoder of any model.
+# The kind of models that were not fine-tuned, and the kind that serves the encoder of any model.
 PRETRAINING, ENCODER = "pretraining", "encoder"
 
 MODULES: dict[str, type[ServingModule]] = {

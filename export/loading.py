@@ -24,8 +24,8 @@ def open_checkpoint(
 ) -> ServedCheckpoint:
     """Opens a model directory or one of its checkpoints for export.
 
-    `kind` defaults to the kind in task.json, or pretraining without task.json; `max_seq_length` to
-    the length of training.
+    `kind` defaults to the kind in task.json, or to pretraining without task.json. `max_seq_length`
+    defaults to the maximum length in training.
     """
     model_dir, checkpoint = model_directory.find_best_checkpoint(path)
     kind, task = _read_task(model_dir, kind)
@@ -67,11 +67,11 @@ def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict]:
 
 
 def load_module(served: ServedCheckpoint) -> ServingModule:
-    """Builds the model of a checkpoint's kind with its weights, ready to be saved.
+    """Builds the model of a checkpoint, loads its weights, and returns it ready to be saved.
 
-    Weights are restored in float32. Under served.precision "bfloat16" the model's products, their
-    weights and what goes from one to the next are bfloat16 then; the tables of the embeddings,
-    layer norms, softmax and the products that give logits stay float32.
+    Weights are restored in float32. For served.precision "bfloat16", the matmuls, their weights and
+    the activations between them are then converted to bfloat16. Embedding tables, layer norms,
+    softmax and the matmuls that compute logits stay float32.
     """
     if served.kind == ENCODER:
         model = AlbertEncoder(served.config)

@@ -1,6 +1,6 @@
-"""The preprocessor of an export, as TF-Hub's API for text has it: strings to the encoder's inputs.
+"""The preprocessor of an export, with TF-Hub's API for text: maps strings to encoder inputs.
 
-It is a SavedModel of its own, beside the export: it runs in an input pipeline and is never trained.
+It is a separate SavedModel, because it runs in an input pipeline and is never trained.
 
 Source: TF-Hub's "Common SavedModel APIs for Text Tasks"; the names of the encoder's inputs come
 from Model Garden.
@@ -16,14 +16,14 @@ from albert_tf.text.limits import chars_of_sequence
 from albert_tf.text.packing import Packer, model_inputs
 from albert_tf.text.tokenization import AlbertTokenizer
 
-# In a version's directory. TF Serving leaves assets.extra alone.
+# Path in a version's directory. TF Serving ignores assets.extra.
 PREPROCESSOR_DIR = os.path.join("assets.extra", "preprocessor")
 
 _PIECES = tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1, row_splits_dtype=tf.int64)
 
 
 class _Tokenize(tf.train.Checkpoint):
-    """Texts to pieces, without special ones."""
+    """Maps texts to pieces, without special pieces."""
 
     def __init__(self, tokenizer: AlbertTokenizer, longest: int):
         super().__init__()
@@ -37,7 +37,7 @@ class _Tokenize(tf.train.Checkpoint):
 
 
 class _BertPackInputs(tf.train.Checkpoint):
-    """Pieces of one text or two to the inputs of the encoder."""
+    """Packs the pieces of one or two texts into encoder inputs."""
 
     def __init__(self, tokenizer: AlbertTokenizer, seq_length: int):
         super().__init__()
@@ -46,7 +46,7 @@ class _BertPackInputs(tf.train.Checkpoint):
 
     @tf.function
     def __call__(self, inputs, seq_length=None):
-        """Packs `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`, cut to seq_length.
+        """Packs `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, truncated to seq_length.
 
         Takes a list of one or two int32 [batch, (pieces)]. `seq_length`, int32 [], defaults to the
         export's max_seq_length. Returns int32 [batch, seq_length] model_inputs.
@@ -57,9 +57,9 @@ class _BertPackInputs(tf.train.Checkpoint):
 
 
 class Preprocessor(tf.train.Checkpoint):
-    """Texts to the inputs of the encoder; `tokenize` and `bert_pack_inputs` do it in two steps.
+    """Maps texts to encoder inputs; `tokenize` and `bert_pack_inputs` do it in two steps.
 
-    Sequences have `seq_length` pieces, and `longest` at most where a caller names another length.
+    Sequences have `seq_length` pieces; bert_pack_inputs accepts other lengths, at most `longest`.
     """
 
     def __init__(self, tokenizer: AlbertTokenizer, seq_length: int, longest: int):
@@ -69,11 +69,12 @@ class Preprocessor(tf.train.Checkpoint):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def __call__(self, text):
-        """Returns what bert_pack_inputs does, of single texts, string [batch]."""
+        """Tokenizes single texts, string [batch], and packs them; see bert_pack_inputs."""
         return self.bert_pack_inputs([self.tokenize(text)])
 
     def save(self, directory: str) -> None:
         """Writes the SavedModel."""
+        # Trace bert_pack_inputs for one and two texts, with and without a given length.
         for inputs in ([_PIECES], [_PIECES, _PIECES]):
             for length in ({}, {"seq_length": tf.TensorSpec([], tf.int32)}):
                 self.bert_pack_inputs.__call__.get_concrete_function(inputs, **length)

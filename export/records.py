@@ -19,9 +19,9 @@ def parse_records(
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Reads serialized tf.Examples, string [batch].
 
-    Each has the FEATURES, int64 [sequences_per_record * seq_len], with values below `limits`. A
-    seq_len is at most `longest`, and may differ from one record to the other. Each of several
-    sequences must begin with [CLS]: one long sequence is not several.
+    Each has the FEATURES, int64 [sequences_per_record * seq_len], with values below `limits`. The
+    seq_len of a record is at most `longest` and may differ from other records'. If a record has
+    several sequences, each must begin with [CLS], so that one long sequence is refused.
 
     Returns int32 [batch * sequences_per_record, seq_len] FEATURES, padded (a bad record is all
     zeros); and string [batch], the error of each record, "" = no error.
@@ -42,6 +42,7 @@ def parse_records(
     unreadable = tf.fill([number + 1], f"no tf.Example with {', '.join(FEATURES)} of int64")
     error = tf.tensor_scatter_nd_update(unreadable, indices[:, tf.newaxis], errors)[:-1]
 
+    # Bad records are replaced, so that the batch can be parsed at once.
     harmless = serialize(dict.fromkeys(FEATURES, np.zeros(sequences_per_record, np.int64)))
     readable = tf.where(tf.equal(error, ""), records, harmless)
     feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
@@ -86,7 +87,7 @@ def _error(
 
 
 def serialize(features: dict[str, np.ndarray]) -> bytes:
-    """Returns a tf.Example with int64 features."""
+    """Returns a serialized tf.Example with int64 features."""
     lists = {
         name: tf.train.Feature(int64_list=tf.train.Int64List(value=values.reshape(-1)))
         for name, values in features.items()

@@ -1,15 +1,14 @@
-r"""Makes a TFLite model of a checkpoint: piece ids in, answers out, at one fixed length.
+r"""Converts a checkpoint to TFLite: a model from piece ids to answers, for one sequence length.
 
 A fine-tuned classifier or multilabel model outputs `probabilities`, a regressor `value`. Any other
 model, or any model with --kind=encoder, outputs `pooled_output` and `sequence_output`. The
-application tokenizes: the vocabulary and a .json that describes the inputs (single texts or pairs,
-lower case) are written beside OUTPUT. Shared weights are stored once. With
---quantize they are stored as int8 (dynamic-range: activations stay float), a quarter of the size.
+application must tokenize. For this, the vocabulary and a .json about the inputs (single texts or
+pairs, lower case) are written beside OUTPUT. Shared weights are stored once. With --quantize they
+are stored as int8 (dynamic-range: activations stay float), a quarter of the size.
 Inputs have --max_seq_length pieces, padding included; the default is the length that the checkpoint
-was trained with. A short text costs what that length costs: make a file of each length that you
-need.
+was trained with. A short text costs as much as a long one: make one file per length that you need.
 
-Prints the size, and how far the answers are from the model's own.
+Prints the size, and the largest difference between the answers and the checkpoint's own answers.
 
 Examples:
   python -m export.tflite --checkpoint=runs/base --output=exports/base.tflite
@@ -40,7 +39,7 @@ _COMPARED_ROWS = 4
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags; not done at import, because programs share names of flags."""
     fixed_graph.define_flags(".tflite", "weights as int8")
     program.define_max_seq_length(help="Inputs are padded to it. Default: the trained length.")
 
@@ -67,7 +66,7 @@ def convert(
     max_seq_length: int | None = None,
     quantize: bool = False,
 ) -> dict[str, float]:
-    """Writes a TFLite model; returns for each output the largest difference from the model's."""
+    """Writes a TFLite model; returns each output's largest difference from the checkpoint's own."""
     module = fixed_graph.load(checkpoint, kind, max_seq_length)
     model = _convert(module, quantize)
     differences = _differences(model, module)
@@ -77,7 +76,7 @@ def convert(
 
 
 def _convert(module: ServingModule, quantize: bool) -> bytes:
-    """Returns the file: int32 [1, max_seq_length] inputs, the kind's outputs."""
+    """Returns the content of the file: int32 [1, max_seq_length] inputs, the kind's outputs."""
     shape = [1, module.max_seq_length]
     specs = {name: tf.TensorSpec(shape, tf.int32, name) for name in FEATURES}
     answer = tf.function(lambda **ids: fixed_graph.answer(module, ids))
@@ -108,8 +107,8 @@ def _without_stderr() -> Iterator[None]:
 
 
 def _differences(model: bytes, module: ServingModule) -> dict[str, float]:
-    """Returns for each output the largest difference of the TFLite model's from the module's."""
-    with warnings.catch_warnings():  # warns of a move to a package that 2.21 does not have yet
+    """Returns the largest difference between each output of the TFLite model and the module's."""
+    with warnings.catch_warnings():  # of a move to another package, which 2.21 does not have yet
         warnings.filterwarnings("ignore", message="(?s).*Interpreter is deprecated")
         runner = tf.lite.Interpreter(model_content=model).get_signature_runner()
     position = np.arange(module.max_seq_length)

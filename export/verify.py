@@ -1,11 +1,11 @@
 """Checks that an export, without any of our code, answers like the model in memory.
 
 A fresh process loads the SavedModel with TensorFlow and tensorflow-text alone and answers a fixed
-set of requests. Its answers must equal the answers of the model in memory. For text, this model
-answers eagerly, with the Python tokenizer. Question answering also needs the positions of pieces:
-there the functions that were saved give the expected answers.
+set of requests. Its answers must equal the answers of the model in memory. Answers to texts are
+computed there eagerly, with the Python tokenizer. Question answering also needs the positions of
+pieces: its expected answers come from the functions that were saved.
 
-An export in bfloat16 must answer like its own functions here, and nearly like the float32 model.
+An export in bfloat16 must answer like the saved functions, and nearly like the float32 model.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import tensorflow as tf
 
 TOLERANCE = 1e-5  # absolute and relative
 # Limit of an output's relative error: the root mean square of the difference from the float32
-# model, divided by max(1, root mean square of the output). albert_base has about 0.01.
+# model, divided by max(1, root mean square of the output). The error of albert_base is about 0.01.
 BFLOAT16_TOLERANCE = 0.05
 _IMPOSSIBLE = 1e20  # scores of impossible answers have a larger absolute value
 
 _LONG = "One sentence, said again and again, is longer than any table of positions. " * 99
-# Texts, and the second text of each.
+# Pairs of a text and a second text.
 _TEXTS: list[tuple[str | bytes, str | bytes]] = [
     ("The [MASK] function returns an array.", "It takes no arguments."),
     ("Das Mädchen lief über die Straße, [MASK] es war spät[MASK].", ""),
@@ -51,16 +51,17 @@ _LONG_TEXTS = [(_LONG, "short"), ("short", _LONG), (_LONG + "[MASK]", _LONG), ("
 def verify(saved_model: str, module, functions: dict, exact=None) -> float:
     """Compares a SavedModel, loaded in a fresh process, with the ServingModule in memory.
 
-    `functions` are the module's for each signature. If it is in bfloat16, `exact` is the same in
-    float32. Returns the largest difference between two numbers; with `exact`, as BFLOAT16_TOLERANCE
-    defines it. Raises a RuntimeError if the process fails or imports our code, or answers differ.
+    `functions` has the module's function for each signature. For a module in bfloat16, `exact` is
+    the same module in float32. Returns the largest difference between two numbers, or with `exact`
+    the largest error as BFLOAT16_TOLERANCE defines it. Raises a RuntimeError if answers differ, or
+    if the process fails or imports our code.
     """
     questions = _questions(module, functions)
     answers = _in_fresh_process(os.path.abspath(saved_model), questions)
     if exact is None:
         expected = _expected(module, functions, questions)
         return max(map(_difference, questions, expected, answers))
-    # Not _expected: computed eagerly, gelu rounds to bfloat16; fused into a matmul, it does not.
+    # The saved functions, because eager gelu rounds to bfloat16; fused into a matmul it does not.
     for triple in zip(questions, _answers(functions, questions), answers):
         _difference(*triple)
     expected = _expected(exact, exact.functions(), questions)
@@ -83,7 +84,7 @@ def _in_fresh_process(saved_model: str, questions: list[tuple[str, dict]]) -> li
         answers_file = os.path.join(directory, "answers")
         with open(questions_file, "wb") as file:
             pickle.dump(questions, file)
-        # By runpy and from an empty directory: nothing of ours comes onto the module path.
+        # Start with runpy in a temporary directory, so that our code is not on the module path.
         start = (
             "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
         )
@@ -102,7 +103,7 @@ def _in_fresh_process(saved_model: str, questions: list[tuple[str, dict]]) -> li
 
 
 def _expected(module, functions: dict, questions: list[tuple[str, dict]]) -> list[dict]:
-    """Returns a module's own answers; for texts computed eagerly, with the Python tokenizer."""
+    """Returns a module's own answers; answers texts eagerly, with the Python tokenizer."""
     if not module.has_python_tokenizer:
         return _answers(functions, questions)
     methods = {
@@ -121,7 +122,7 @@ def _expected(module, functions: dict, questions: list[tuple[str, dict]]) -> lis
 
 
 class _PythonTokenizer:
-    """An AlbertTokenizer in the place of its InGraphTokenizer."""
+    """An AlbertTokenizer with the interface of InGraphTokenizer."""
 
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer
@@ -140,8 +141,8 @@ def _decoded(texts: tf.Tensor) -> list[str]:
 
 
 def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """Returns pairs of a signature's name and its inputs: golden texts, random ids, no texts."""
-    # Not above: the fresh process cannot import them.
+    """Returns (signature's name, inputs) pairs: fixed texts and random ids, long texts, no rows."""
+    # Imported here, because the fresh process runs this file and cannot import them.
     from albert_tf.text.packing import FEATURES
     from .records import serialize
 
@@ -157,7 +158,7 @@ def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]
     # In a record of several sequences each must begin with [CLS].
     ids["input_ids"][:, 0] = module.served.tokenizer.cls_id
     choices = module.sizes.get("choices", 1)
-    # Three examples of as many sequences each as the model chooses among.
+    # Three examples, each with one sequence per choice.
     rows = [np.arange(first, first + choices) % 3 for first in range(3)]
     examples = [serialize({name: ids[name][row] for name in FEATURES}) for row in rows]
     batches = [
@@ -177,7 +178,7 @@ def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]
 
 
 def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, np.ndarray]:
-    """Returns texts, [rows, ...], under the names that the kinds of models have for them."""
+    """Returns the text inputs of all kinds, by name: [rows, ...]."""
     first, second = (np.array(column, object) for column in (texts, pairs))
     # With equal choices the answer would be ambiguous: number the choices beyond the texts.
     options = [
@@ -195,7 +196,7 @@ def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, np.ndarray]:
 
 
 def _padded(rows: list[list]) -> np.ndarray:
-    """Returns rows of words as a table, object [rows, words], with "" behind the shorter ones."""
+    """Returns rows of words as a table, object [rows, words]; fills up shorter rows with ""."""
     table = np.full([len(rows), max(map(len, rows), default=1)], "", object)
     for places, row in zip(table, rows):
         places[: len(row)] = row
@@ -219,11 +220,11 @@ def _answers(functions: dict, questions: list[tuple[str, dict[str, np.ndarray]]]
 
 
 def _difference(question: tuple[str, dict], expected: dict, answer: dict) -> float:
-    """Returns the largest difference between two answers to a question; refuses unlike answers."""
+    """Returns the largest difference of two answers; raises a RuntimeError above the tolerance."""
     largest = 0.0
     expected, answer = _with_probabilities_apart(expected), _with_probabilities_apart(answer)
     if expected.keys() != answer.keys():
-        raise RuntimeError(f"{question[0]} answers {sorted(answer)}, not {sorted(expected)}")
+        raise RuntimeError(f"{question[0]} returns {sorted(answer)}, not {sorted(expected)}")
     for name, ours in expected.items():
         theirs = answer[name]
         equal = ours.shape == theirs.shape and ours.dtype == theirs.dtype
@@ -237,13 +238,13 @@ def _difference(question: tuple[str, dict], expected: dict, answer: dict) -> flo
             equal = np.array_equal(ours, theirs)
         if not equal:
             raise RuntimeError(
-                f"{question[0]} answers another {name} than the model in memory, to {question[1]}"
+                f"{question[0]} returns another {name} than the model in memory, for {question[1]}"
             )
     return largest
 
 
 def _with_probabilities_apart(outputs: dict) -> dict:
-    """Returns outputs with the probabilities of `spans` apart, as numbers: digits may differ."""
+    """Moves the probabilities in `spans` to an output of numbers, whose last digits may differ."""
     if "spans" not in outputs:
         return outputs
     rows = [json.loads(row) for row in outputs["spans"]]
@@ -256,7 +257,7 @@ def _with_probabilities_apart(outputs: dict) -> dict:
 
 
 def _rounding(expected: dict, answer: dict) -> float:
-    """Returns the largest difference between two answers, as BFLOAT16_TOLERANCE limits it."""
+    """Returns the largest error of an answer's outputs, as BFLOAT16_TOLERANCE defines it."""
     differences = [0.0]
     for name, exact in expected.items():
         if exact.dtype.kind != "f":
@@ -270,16 +271,16 @@ def _rounding(expected: dict, answer: dict) -> float:
 
 
 def _certain_ranks(probabilities: np.ndarray) -> np.ndarray:
-    """Returns bool of the same shape: the ranks that rounding cannot swap; never the last rank."""
+    """Returns which ranks rounding cannot swap, bool of the same shape; false for the last rank."""
     gaps = np.diff(-probabilities, axis=-1) > TOLERANCE
     edge = np.ones_like(gaps[..., :1])
     return np.concatenate([edge, gaps], -1) & np.concatenate([gaps, ~edge], -1)
 
 
 def _main(saved_model: str, questions_file: str, answers_file: str) -> None:
-    """Answers the questions in the fresh process."""
+    """Answers the questions; runs in the fresh process."""
     for name in ("albert_tf", "pipelines", "export"):
-        # Python: an import of it fails, installed or not. Typeshed declares modules only.
+        # None makes an import fail, even of an installed package. Typeshed declares modules only.
         sys.modules[name] = None  # type: ignore[assignment]
 
     import tensorflow_text  # noqa: F401  The model's operations; TF Serving has them built in.

@@ -1,7 +1,7 @@
-"""The versions of an export: directories named by whole numbers, as TF Serving watches them.
+"""Finds the versions of an export: directories named by whole numbers, which TF Serving watches.
 
-A local version appears whole. A remote one grows object by object: it is finished when its
-files.PROVENANCE_FILE is there, which is uploaded last.
+A local version appears complete. A remote version grows object by object. It is finished when it
+contains files.PROVENANCE_FILE, which is uploaded last.
 """
 
 from __future__ import annotations

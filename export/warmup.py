@@ -1,8 +1,8 @@
-"""Requests that TF Serving answers before a version gets its first real one.
+"""Writes requests that TF Serving answers before a new version gets its first real request.
 
 The first answers of a version are slow: TensorFlow optimizes a signature's graph at its first call
-and prepares products of each new shape. TF Serving replays assets.extra/tf_serving_warmup_requests
-while the version before still answers.
+and prepares matmuls for each new shape. TF Serving replays assets.extra/tf_serving_warmup_requests
+while the previous version still answers.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .signatures import Field, Signature
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
-# (batch size, maximum length): typical requests, but few, because a new version waits for them (TF
-# Serving accepts at most 1,000).
+# (batch size, maximum length) of typical requests. There are few, because a new version waits for
+# them. (TF Serving accepts at most 1,000.)
 _SHAPES = ((1, 16), (1, 64), (1, 512), (4, 16), (4, 64))
 
-# Size of the dimension `predictions`, which a request chooses, like batch and seq_len.
+# Size of the dimension `predictions`, which a request may choose.
 _PREDICTIONS = 3
 
 
@@ -46,7 +46,7 @@ def write_warmup_requests(
             dimensions = {**sizes, **chosen, "batch": batch, "seq_len": seq_len}
             log = prediction_log_pb2.PredictionLog()
             request = log.predict_log.request
-            # TF Serving looks at the signature's name only: the model is the one it loads.
+            # TF Serving uses only the signature's name; the model is always the one that it loads.
             request.model_spec.name = "albert"
             request.model_spec.signature_name = name
             for key, field in signature.inputs.items():
@@ -68,6 +68,6 @@ def _input(name: str, field: Field, dimensions: dict[str, int]) -> np.ndarray:
     elif name == "words":
         text = b"a"
     else:
-        # " a" is one piece in nearly every vocabulary. Half the length leaves room for a pair.
+        # " a" is one piece in nearly every vocabulary. Half the length each leaves room for pairs.
         text = b"[MASK]" + b" a" * (seq_len // 2)
     return np.full(shape, text, object)

@@ -1,1 +1,1 @@
-"""Reads and writes weights: our model directories, Google's TF1 checkpoints, Hugging Face files."""
+"""Reads and writes models: our own directories, Google's TF1 checkpoints, Hugging Face's files."""

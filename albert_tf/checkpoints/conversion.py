@@ -1,4 +1,4 @@
-"""Converts a model to the format of this project, of Hugging Face or of Google's code."""
+"""Converts a model to this project's format, Hugging Face's format or Google's format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
 
 FORMATS = ("albert_tf", "huggingface", "google")
 
-# Variables with one row per piece.
+# Variables with one row per piece of the vocabulary.
 _ROWS_OF_PIECES = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")
 
 
@@ -40,7 +40,7 @@ def convert(
     allow_unused: str | None = None,
     target_vocab: str | None = None,
 ) -> None:
-    """Converts one pre-trained model; `output_dir` appears whole or not at all."""
+    """Converts one pre-trained model; writes `output_dir` completely or not at all."""
     with files.new_directory(output_dir) as partial:
         model, directory, notes, fresh = pretrained.read(input_path, allow_missing, allow_unused)
         tokenizer = pretrained.read_tokenizer(directory, spm_model_file, do_lower_case)
@@ -77,7 +77,7 @@ def convert_fine_tuned(
     do_lower_case: bool | None = None,
     has_pairs: bool = False,
 ) -> None:
-    """Converts one fine-tuned model; `output_dir` appears whole or not at all."""
+    """Converts one fine-tuned model; writes `output_dir` completely or not at all."""
     is_theirs = huggingface.find_weights(input_path) is not None
     if output_format == "google":
         raise UserError("--output_format=google: Google's code has no format of fine-tuned models")
@@ -92,8 +92,8 @@ def convert_fine_tuned(
         model, task, notes = fine_tuned.load(input_path, has_pairs)
         if task.get("has_answerability_head"):
             raise UserError(
-                f"{input_path!r}: Hugging Face's classes have no counterpart of this head (beams "
-                "for SQuAD 2.0; fine-tune with --squad_head=spans for one that they have)"
+                f"{input_path!r}: Hugging Face has no class with this head (beams for SQuAD 2.0): "
+                "fine-tune with --squad_head=spans"
             )
         for note in notes:
             print(f"note         {note}")
@@ -109,7 +109,7 @@ def convert_fine_tuned(
 
 
 def published_model(name: str, directory: str) -> str:
-    """Converts a published model into `directory`, unless it is there; returns `directory`.
+    """Converts a published model into `directory`, if it is not there yet; returns `directory`.
 
     Missing heads are initialised from a fixed seed. Later calls need no network. `name` is
     hf://OWNER/NAME, hf://OWNER/NAME@COMMIT, or a TF-Hub or Kaggle URL with a version. A branch, a
@@ -117,7 +117,7 @@ def published_model(name: str, directory: str) -> str:
     """
     if not hub.is_pinned(name) and ("@" in name or not name.startswith("hf://")):
         raise UserError(
-            f"{name}: expected hf://OWNER/NAME, with a commit of 40 hexadecimal digits behind @ or "
+            f"{name}: expected hf://OWNER/NAME, with a commit of 40 hexadecimal digits after @ or "
             "no @, or a URL that ends in a version: https://tfhub.dev/google/albert_base/3"
         )
     if not files.is_whole(directory):
@@ -138,11 +138,11 @@ def published_model(name: str, directory: str) -> str:
 def _change_vocabulary(
     model: AlbertForPreTraining, old: AlbertTokenizer, new: AlbertTokenizer
 ) -> tuple[AlbertForPreTraining, str]:
-    """Returns the model with embeddings and output biases for another vocabulary, and a note.
+    """Returns a copy of the model for another vocabulary, and a note for the user.
 
-    A piece in both vocabularies keeps its embedding and its bias, even if its id differs. A new
-    piece is initialised with the mean of the old pieces that spell it, or of all pieces if the old
-    vocabulary cannot spell it. All other weights are the same.
+    A piece in both vocabularies keeps its embedding and output bias, even if its id differs. A new
+    piece gets the mean embedding and bias of the old pieces that spell it, or of all old pieces if
+    none spell it. All other weights stay unchanged.
     """
     sources, num_shared = _old_pieces(old, new)
     config = dataclasses.replace(model.config, vocab_size=new.vocab_size)
@@ -158,7 +158,7 @@ def _change_vocabulary(
 
 
 def _old_pieces(old: AlbertTokenizer, new: AlbertTokenizer) -> tuple[list[list[int]], int]:
-    """Returns for each new piece the old pieces to average, and the number of shared pieces."""
+    """Returns which old pieces to average for each new piece, and how many pieces are in both."""
     numbers = {old.id_to_piece(i): i for i in range(old.vocab_size)}
     # Match special pieces by role: <pad> in one kind of vocabulary is [PAD] in the other.
     special = {

@@ -1,4 +1,4 @@
-"""Reads fine-tuned models of this project and of Hugging Face, and what they were trained for."""
+"""Reads fine-tuned models of this project and of Hugging Face, with a description of their task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from albert_tf.storage.errors import UserError, shown
 
 
 def find(path: str) -> bool:
-    """Returns whether `path` is a fine-tuned model, of this project or of Hugging Face."""
+    """Returns whether `path` is a fine-tuned model of this project or of Hugging Face."""
     if tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE)):
         return True
     if not huggingface.find_weights(path):
@@ -25,9 +25,9 @@ def find(path: str) -> bool:
 
 
 def load(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model, dict, list[str]]:
-    """Returns a fine-tuned model with its best weights, the content of task.json, and notes.
+    """Returns the model with its best weights, the content of task.json, and notes for the user.
 
-    `has_pairs` applies to a Hugging Face model without task.json: whether it labels pairs of texts.
+    For a Hugging Face model without task.json, `has_pairs` is whether it labels pairs of texts.
     """
     if huggingface.find_weights(path):
         return _load_huggingface(path, has_pairs)
@@ -64,7 +64,7 @@ def _read_ours(path: str) -> dict:
 
 
 def _read_task(path: str, has_pairs: bool) -> dict:
-    """Returns the content of task.json, or if it is missing, values derived from config.json."""
+    """Returns the content of task.json; without this file, derives the content from config.json."""
     if tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE)):
         return _read_ours(path)
     config_file = os.path.join(path, huggingface.CONFIG_FILE)
@@ -74,7 +74,7 @@ def _read_task(path: str, has_pairs: bool) -> dict:
     kind = _kind_of(values, len(labels))
     if kind.defaults is None:
         raise UserError(
-            f"{path!r} does not say among how many options it chooses: put a task.json beside it, "
+            f"{path!r} does not state its number of options: put a task.json beside it, "
             f'such as {{"task": "{kind.task}", "kind": "{kind.name}", "num_choices": 4, '
             '"max_qa_length": 128, "max_seq_length": 512}'
         )
@@ -91,7 +91,7 @@ def _read_task(path: str, has_pairs: bool) -> dict:
 
 
 def _kind_of(values: dict, num_labels: int) -> Kind:
-    """Returns the kind of model that a config.json describes."""
+    """Returns the row of KINDS that fits the content of a config.json."""
     names = values.get("architectures") or ()
     kinds = [kind for kind in KINDS.values() if kind.architecture in names]
     by_problem = {kind.problem_type: kind for kind in kinds}

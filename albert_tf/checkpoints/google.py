@@ -1,8 +1,8 @@
-"""Checkpoints in Google's TF1 names: reads archives and TF-Hub modules, writes checkpoints.
+"""Reads and writes checkpoints with Google's TF1 variable names; also reads TF-Hub's modules.
 
-Encoders of TensorFlow's Model Garden, the SavedModels of TF2-Hub, are read too. The number of
-layers and heads is not in them, so albert_config.json must be beside saved_model.pb or in assets/.
-A SavedModel is a program: this module only reads its variables and runs nothing.
+It also reads encoders of TensorFlow's Model Garden, which TF2-Hub publishes as SavedModels. They do
+not store the number of layers and heads, so albert_config.json must be beside saved_model.pb or in
+assets/. A SavedModel is a program: this module only reads its variables and runs nothing.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from albert_tf.storage.errors import UserError
 
 CHECKPOINT = "model.ckpt-best"  # the name of the released checkpoints
 
-# Variables of a training checkpoint that are not weights.
+# Variables of a training checkpoint that are not weights: optimizer slots and the step.
 _SLOT = re.compile(r"/(adam|lamb)_[mv]$|^global_step$")
 
-# Patterns of Model Garden's names, tried in this order, and Google's names of the same variables.
+# Patterns for Model Garden's names, tried in this order, and the names in Google's TF1 checkpoints.
 # Source: official.nlp.modeling.networks.AlbertEncoder and official.nlp.tools.export_tfhub.
 _BLOCK = "bert/encoder/transformer/group_0/inner_group_0/"
 _MODEL_GARDEN = (
@@ -46,7 +46,7 @@ _MODEL_GARDEN = (
     (r"(?:bert/)?(cls/predictions/output_bias)/bias", r"\1"),
     (r"(?:bert/)?(cls/predictions/transform/.*)", r"\1"),
 )
-_MARK = "transformer/self_attention/query/kernel"
+_MARK = "transformer/self_attention/query/kernel"  # only Model Garden's encoders have this name
 
 
 def find(path: str) -> tuple[str, str] | None:
@@ -73,16 +73,16 @@ def find(path: str) -> tuple[str, str] | None:
 def read(
     path: str, allow_missing: str | None = None, allow_unused: str | None = None
 ) -> name_map.Imported:
-    """Reads config and weights; `path` as in `find`, strictness as in `name_map.to_ours`.
+    """Reads config and weights. `path`: see `find`; further arguments: see `name_map.to_ours`.
 
-    Skips optimizer slots and global_step. Accepts a prefix `module/` and Keras' names of layer
+    Skips optimizer slots and global_step. Accepts the prefix `module/` and Keras' names of layer
     normalizations, which occur in checkpoints saved by other code.
     """
     found = find(path)
     if found is None:
         raise UserError(f"no checkpoint at {path!r}")
     prefix, directory = found
-    places = [path, directory]  # of the config
+    places = [path, directory]  # directories that may hold the config
     configs = [os.path.join(place, CONFIG_FILE) for place in places]
     bert_configs = [os.path.join(place, reference_config.BERT_FILE) for place in places]
     config_file = next(filter(tf.io.gfile.exists, configs + bert_configs), configs[-1])
@@ -119,10 +119,10 @@ def read(
 
 
 def _keys(keys: list[str]) -> dict[str, str]:
-    """Returns Google's name -> key: without `module/`, and with LayerNorm and LayerNorm_1.
+    """Maps Google's variable names to checkpoint keys, which may have `module/` or Keras' names.
 
-    Keras counts `layer_normalization_7` through the whole model, so a layer is identified by its
-    order within its scope.
+    Keras numbers layer normalizations (`layer_normalization_7`) through the whole model. So their
+    order within a scope decides which one is Google's LayerNorm and which LayerNorm_1.
     """
     names = {re.sub("^module/", "", key): key for key in keys}
     pattern = re.compile(r"(.*/)layer_normalization(?:_(\d+))?(/.*)")
@@ -141,12 +141,13 @@ def _googles_name(name: str) -> str | None:
     for pattern, replacement in _MODEL_GARDEN:
         if re.fullmatch(pattern, name):
             name = re.sub(pattern, replacement, name)
+            # Model Garden's type_embeddings are Google's token_type_embeddings.
             return name.replace("type_embeddings", "token_type_embeddings")
     return None
 
 
 def write(directory: str, config: AlbertConfig, weights: dict[str, np.ndarray]) -> None:
-    """Writes a checkpoint `model.ckpt-best` and albert_config.json as the reference reads them."""
+    """Writes `model.ckpt-best` and albert_config.json in the format of the reference."""
     if config.hidden_act == "gelu_erf":
         raise UserError("--output_format=google: Google's code has no exact gelu ('gelu_erf')")
     tensors = {

@@ -39,7 +39,7 @@ def is_pinned(name: str) -> bool:
 
 
 def cached_name(path: str) -> str | None:
-    """Returns the name, hf://OWNER/NAME@COMMIT or a URL, of a directory in a cache; else None."""
+    """Returns the name of a model in the cache, hf://OWNER/NAME@COMMIT or a URL, else None."""
     if found := _IN_CACHE.search(path):
         return f"{_SCHEME}{found[1]}/{found[2]}@{found[3]}"
     descriptor = path.rstrip("/") + ".descriptor.txt"  # tensorflow_hub's
@@ -50,9 +50,9 @@ def cached_name(path: str) -> str | None:
 
 
 def local_path(path: str) -> str:
-    """Returns the cache directory of a published model; returns any other path unchanged.
+    """Downloads a published model if needed; returns its directory. Returns other paths unchanged.
 
-    The name of a published model is hf://OWNER/NAME[@REVISION], or a URL of TF-Hub or Kaggle.
+    A published model is named by hf://OWNER/NAME[@REVISION], or by a URL of TF-Hub or Kaggle.
     REVISION is a branch, a tag or a commit; default: the newest commit.
     """
     if not is_name(path):
@@ -63,13 +63,13 @@ def local_path(path: str) -> str:
 
 
 def _from_tf_hub(url: str) -> str:
-    """Returns the directory of the downloaded SavedModel, without loading it."""
+    """Downloads a SavedModel if needed, and returns its directory; does not load the model."""
     if "//huggingface.co/" in url:
         name = "/".join(url.split("/")[3:5])
         raise UserError(f"{url}: give the name of a model of the Hugging Face Hub: hf://{name}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # tensorflow_hub uses pkg_resources
-        import tensorflow_hub  # not at the top of the file, because it imports Keras
+        import tensorflow_hub  # only here, because it imports Keras
 
     try:
         return tensorflow_hub.resolve(url)
@@ -83,7 +83,7 @@ def _from_tf_hub(url: str) -> str:
 
 
 def _from_hugging_face(path: str) -> str:
-    """Returns the cache directory of a commit, with the files that this project reads."""
+    """Downloads the files of a commit that this project reads; returns their cache directory."""
     if not (found := _NAME.fullmatch(path)):
         raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
     name, revision = found.groups()
@@ -99,12 +99,12 @@ def _from_hugging_face(path: str) -> str:
             return hub.snapshot_download(name, revision=revision, local_files_only=True)
         info = hub.HfApi().model_info(name, revision=revision, files_metadata=True)
         wanted = _wanted([file.rfilename for file in info.siblings])
-        # By the revision's name: the cache stores it, so later calls need no network.
+        # Use the user's name of the revision: the cache stores it, so later calls need no network.
         directory = hub.snapshot_download(name, revision=revision, allow_patterns=wanted)
     except hub.errors.HFValidationError as error:
         raise UserError(f"{path}: {error}") from error
     except hub.errors.GatedRepoError:
-        raise UserError(f"{path}: its owner grants access: ask for it, and set HF_TOKEN") from None
+        raise UserError(f"{path}: its owner grants access: request it, set HF_TOKEN") from None
     except hub.errors.RepositoryNotFoundError:
         raise UserError(f"{path}: no such model, or a private one: set HF_TOKEN") from None
     except hub.errors.RevisionNotFoundError:
@@ -112,7 +112,7 @@ def _from_hugging_face(path: str) -> str:
     except hub.errors.LocalEntryNotFoundError:
         raise UserError(
             f"{path}: not in the cache, and the hub is out of reach (HF_HUB_OFFLINE, or no "
-            "network): download it once where there is one"
+            "network): download it once with a network"
         ) from None
     except OSError as error:  # HTTP or network errors, or an interrupted download
         raise UserError(
@@ -120,8 +120,9 @@ def _from_hugging_face(path: str) -> str:
             "or the download broke off: run the same command again to resume"
         ) from error
     if os.path.basename(directory) != info.sha:
-        raise UserError(f"{path}: it was changed just now: run the same command again")
+        raise UserError(f"{path}: it changed during the download: run the same command again")
     for file in info.siblings:
+        # The hub lists a SHA-256 only for files in LFS, such as weights.
         if file.rfilename in wanted and file.lfs:
             _check_hash(os.path.join(directory, file.rfilename), file.lfs["sha256"], path)
     return directory

@@ -47,7 +47,7 @@ _SETTINGS = (
     "seed",
 )
 
-# Hugging Face's files may store these variables twice: second name -> first name.
+# Some files of Hugging Face store a variable a second time: second name -> first name.
 _ALIASES = {
     "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
     "predictions.decoder.bias": "predictions.bias",
@@ -59,14 +59,14 @@ _NOT_WEIGHTS = re.compile(r"(albert|bert)\.embeddings\.(position_ids|token_type_
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 # Variables that the common classes AlbertForMaskedLM and BertForMaskedLM lack.
 _NOT_IN_MASKED_LM = r"^(albert\.pooler|sop_classifier|bert\.pooler|cls\.seq_relationship)\."
-# Hugging Face's ALBERT has this projection at E == H too.
+# Hugging Face's ALBERT has this projection even if embedding_size == hidden_size (E == H).
 _PROJECTION = tuple(
     f"albert.encoder.embedding_hidden_mapping_in.{name}" for name in ("weight", "bias")
 )
 
 
 def find_weights(directory: str) -> str | None:
-    """Returns the weights' file beside a config.json, or None; safetensors before torch's."""
+    """Returns the file of weights beside config.json, or None; prefers safetensors to PyTorch's."""
     if tf.io.gfile.exists(os.path.join(directory, CONFIG_FILE)):
         for name in (SAFETENSORS_FILE, TORCH_FILE):
             if tf.io.gfile.exists(path := os.path.join(directory, name)):
@@ -95,7 +95,7 @@ def read(
     table = table or (name_map.BERT_TABLE if family == "bert" else None)
     notes = []
     if family == "albert" and values.get("hidden_act") == "gelu" and config.hidden_act == "gelu":
-        # Hugging Face's configs of the v1 models have "gelu"; the models were trained with tanh.
+        # Hugging Face's configs of the v1 models have "gelu", but training used the tanh form.
         notes.append('config.json has "gelu", which is read as the tanh form of ALBERT\'s code')
     if (epsilon := values.get("layer_norm_eps", 1e-12)) != 1e-12:
         notes.append(f"config.json has layer_norm_eps {shown(epsilon)}; here it is always 1e-12")
@@ -106,7 +106,7 @@ def read(
             name_map.check_size(config, os.path.getsize(local), "torch", allow_missing, table)
         try:
             tensors = _READERS[os.path.basename(path)](local)
-        except UserError as error:  # its message names the local copy
+        except UserError as error:  # name the user's path in the message, not the local copy
             raise UserError(str(error).replace(local, path)) from error
     if not any(name.startswith(f"{family}.") for name in tensors):
         # An AlbertModel or BertModel without heads has names without this prefix.
@@ -132,7 +132,7 @@ def write_model(
 ) -> None:
     """Writes weights, config, vocabulary, tokenizer settings and a model card.
 
-    `model_dir`, if given, has the figures and the settings for the card. `task` is the content of
+    `model_dir`, if given, provides the metrics and settings for the card. `task` is the content of
     task.json, None for a pre-trained model. Existing files are replaced.
     """
     write(directory, model.config, name_map.arrays(model), task)
@@ -146,11 +146,11 @@ def write(
     weights: dict[str, np.ndarray],
     task: dict | None = None,
 ) -> None:
-    """Writes config.json and model.safetensors, which ARCHITECTURE.from_pretrained reads.
+    """Writes config.json and model.safetensors, which transformers' from_pretrained can read.
 
-    Hugging Face's ALBERT has a projection at E == H too: the identity is written. A pre-trained
-    model without shared weights, with E == H and the exact gelu is written as a BERT. A task's
-    task.json is written too: Hugging Face's config has no keys for some of its content.
+    Hugging Face's ALBERT has an embedding projection even if E == H: it is written as the identity.
+    A pre-trained model without shared weights, with E == H and the exact gelu is written as a BERT.
+    For a task also writes task.json, because Hugging Face's config lacks keys for some settings.
     """
     family, architecture, table, of_task = "albert", "AlbertForPreTraining", None, {}
     if task is not None:
@@ -169,6 +169,7 @@ def write(
         "architectures": [architecture],
         "model_type": family,
         **config_values(config),
+        # The ids of <pad>, [CLS] and [SEP] in ALBERT's vocabularies.
         "pad_token_id": 0,
         **({"bos_token_id": 2, "eos_token_id": 3} if family == "albert" else {}),
         **of_task,
@@ -205,7 +206,7 @@ def config_values(config: AlbertConfig) -> dict:
 
 
 def _is_bert(config: AlbertConfig) -> bool:
-    # Models trained here use the tanh form, named sizes such as bert_base included.
+    # Models trained here are written as ALBERTs: they use the tanh form, even bert_base.
     shares_nothing = config.parameter_sharing == "none" and config.inner_group_num == 1
     has_projection = config.embedding_size != config.hidden_size
     return config.hidden_act == "gelu_erf" and shares_nothing and not has_projection
@@ -214,8 +215,8 @@ def _is_bert(config: AlbertConfig) -> bool:
 def _write_tokenizer(directory: str, tokenizer: AlbertTokenizer, config: AlbertConfig) -> None:
     """Writes the vocabulary and Hugging Face's tokenizer_config.json.
 
-    With truncation=True their tokenizer truncates a text to `model_max_length`. Without this key it
-    would not truncate, and the model would fail on a long text.
+    With truncation=True, Hugging Face's tokenizer truncates texts to `model_max_length`. Without
+    this key it would not truncate, and the model would fail on a long text.
     """
     tokenizer.save(directory)
     values = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer.do_lower_case}
@@ -228,7 +229,7 @@ def _write_tokenizer(directory: str, tokenizer: AlbertTokenizer, config: AlbertC
 def _write_card(
     directory: str, model_dir: str | None, config: AlbertConfig, task: dict | None
 ) -> None:
-    """Writes README.md, which the hub shows, with data, figures and settings as far as known."""
+    """Writes the model card README.md with data, metrics and settings, as far as they are known."""
     results, run = (_read_run(model_dir, name) for name in ("results.json", RUN_FILE))
     figures = results.get("metrics", {})
     pipeline = KINDS[task["kind"]].pipeline if task else "fill-mask"
@@ -259,7 +260,7 @@ def _data(run: dict) -> str:
 
 
 def _read_run(model_dir: str | None, name: str) -> dict:
-    """Reads a JSON object from the model's directory, or from its parent; {} if both lack it."""
+    """Reads a JSON object from the model's directory, else from its parent; else returns {}."""
     if model_dir is None:
         return {}
     read, above = read_if_exists, os.path.dirname(model_dir.rstrip("/"))
@@ -302,8 +303,8 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
 def _check_torch_file(path: str) -> None:
     """Raises a UserError if reading the file could take more memory than the file's size."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        # weights_only allows a call of bytearray with any length. The search finds the name in
-        # every accepted file, because compressed archives are refused below.
+        # Despite weights_only, a file may call bytearray with any length. This search finds the
+        # name in every accepted file, because compressed archives are refused below.
         if data.find(b"bytearray") >= 0:
             raise UserError("it holds a bytearray: expected tensors alone")
     if zipfile.is_zipfile(path):  # torch's older format is never compressed
@@ -315,7 +316,7 @@ def _check_torch_file(path: str) -> None:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Returns the first two numbers of a version, to compare versions."""
+    """Returns the first two numbers of a version, for comparisons."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 

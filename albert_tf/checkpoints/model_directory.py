@@ -5,9 +5,9 @@ spiece.model            the vocabulary
 tokenizer_config.json   whether text is lower-cased
 checkpoints/            tf.train checkpoints; weights under the key "model"
 best/                   a checkpoint of the weights with the best evaluation, if the run evaluates
-run.json                the settings of the run that wrote it
-origin.json             in a converted model: its name and commit in the Hugging Face Hub, and the
-                        variables that it lacked
+run.json                the settings of the run that wrote the directory
+origin.json             in a converted model: the published model's name and version, and the
+                        variables that the original lacked
 task.json               in a fine-tuned model: its kind, labels, lengths
 """
 
@@ -43,7 +43,7 @@ UNREADABLE = (
 
 
 def reraise_store_error(error: Exception) -> None:
-    """Re-raises an error of UNREADABLE if the object store caused it: the file may be intact."""
+    """Re-raises an error of UNREADABLE that the object store caused: the file may be intact."""
     if isinstance(error, tf.errors.PermissionDeniedError) or store_error(str(error)):
         raise error
 
@@ -65,16 +65,16 @@ def refuse_unreadable(message: str, *further: type[Exception]) -> Iterator[None]
 
 
 def checkpoints_directory(model_dir: str) -> str:
-    """Returns where a model directory keeps its checkpoints."""
+    """Returns the path of a model directory's checkpoints."""
     return os.path.join(model_dir, "checkpoints")
 
 
 def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
     """Returns the prefixes of the checkpoints in a directory, sorted by step.
 
-    Lists the checkpoints' files, because TensorFlow's own list, the file `checkpoint`, may be lost,
-    damaged or outdated. `unfinished` includes checkpoints without the .index, which is written
-    last. The directory need not exist.
+    Looks for the checkpoints' files, because TensorFlow's own list (the file `checkpoint`) may be
+    lost, damaged or outdated. `unfinished` includes checkpoints without the .index file, which is
+    written last. The directory need not exist.
     """
     ends = r"index|data-\d+-of-\d+" if unfinished else "index"
     matches = [re.fullmatch(rf"ckpt-(\d+)\.(?:{ends})", name) for name in files.names_in(directory)]
@@ -113,9 +113,9 @@ def find_checkpoint(path: str) -> tuple[str, str]:
 
 
 def find_best_checkpoint(path: str) -> tuple[str, str]:
-    """As find_checkpoint, but the directory of a fine-tuned model means its best checkpoint.
+    """Does what find_checkpoint does, but prefers best/ in the directory of a fine-tuned model.
 
-    Fine-tuning reported the metrics of this one. Without a dev set the newest is meant.
+    Fine-tuning reports the metrics of best/, which it writes only if there is a dev set.
     """
     best = os.path.join(path, BEST_DIR)
     is_fine_tuned = tf.io.gfile.exists(os.path.join(path, TASK_FILE))
@@ -123,7 +123,7 @@ def find_best_checkpoint(path: str) -> tuple[str, str]:
 
 
 def check_pretrained(model_dir: str) -> None:
-    """Raises a UserError if fine-tuning made the model directory, finished or not."""
+    """Raises a UserError for a fine-tuned model and for an unfinished fine-tuning run."""
     if tf.io.gfile.exists(os.path.join(model_dir, TASK_FILE)):
         raise UserError(
             f"{model_dir!r} is a fine-tuned model: expected a pre-trained one (a fine-tuned one "
@@ -213,12 +213,12 @@ def read_if_exists(directory: str, name: str) -> dict:
 
 
 def length_of_data(checkpoint: str) -> int:
-    """Returns the size of a checkpoint's data files in bytes; the index may declare more."""
+    """Returns the size of a checkpoint's data files in bytes; a damaged index may declare more."""
     return sum(tf.io.gfile.stat(path).length for path in tf.io.gfile.glob(checkpoint + ".data-*"))
 
 
 def check_index(shapes: Mapping[str, Sequence[int]], num_bytes: int) -> None:
-    """Raises a UserError, before memory is allocated, if the index has more values than bytes."""
+    """Raises a UserError if an index declares more values than `num_bytes`; call before reading."""
     if sum(map(math.prod, shapes.values())) > num_bytes:
         raise UserError("its index declares more than its data hold")
 
@@ -229,7 +229,7 @@ def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
 
 
 def restore_encoder(encoder: tf.keras.layers.Layer, checkpoint: str) -> None:
-    """Reads the weights of an AlbertEncoder from a checkpoint of any model with an encoder."""
+    """Reads an AlbertEncoder's weights from a checkpoint of any model that contains an encoder."""
     _read(tf.train.Checkpoint(model=tf.train.Checkpoint(encoder=encoder)), checkpoint)
 
 

@@ -1,12 +1,13 @@
-"""A table of all variables of AlbertForPreTraining: our, Google's and Hugging Face's names.
+"""Maps the variables of AlbertForPreTraining between our, Google's and Hugging Face's names.
 
 BERT_TABLE has the names of BERTs, which are read as models without shared weights (E == H).
-reference_config.py defines how foreign configs describe shared weights. A conversion and its
-inverse keep weights bit for bit, and merge the copies of a shared half into one variable again.
+reference_config.py defines how foreign configs describe shared weights. Weights stay the same bit
+for bit in a conversion and back. If foreign files have copies of a shared attention or feed-forward
+half, reading merges these copies into one variable.
 
 Source: the reference's modeling.py; Hugging Face's modeling_albert.
-Deviation: layer i belongs to group i * groups // layers in whole numbers. The reference computes
-int(i / layers * groups), which misses groups for 22 or 23 layers in as many groups (rounding).
+Deviation: layer i belongs to group i * groups // layers, in integers. The reference computes
+int(i / layers * groups): with 22 layers in 22 groups, or 23 in 23, rounding skips a group.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from albert_tf.kinds import Kind
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 
-# Variables of a layer: our name, Google's, Hugging Face's, and which of the two store the matrix as
-# [out, in]; ours is [in, out].
+# Variables of a layer: our name, Google's, Hugging Face's, and which of the latter two store the
+# matrix as [out, in]. Our matrices are [in, out].
 _LEAVES = {
     "dense": (
         ("/kernel", "/kernel", ".weight", ("torch",)),
@@ -47,14 +48,14 @@ _LEAVES = {
     "vector": (("", "", "", ()),),
 }
 
-# A row: name of a layer or variable (ours, Google's, Hugging Face's), its key in _LEAVES, and the
-# shape of its largest part as letters of _SIZES or numbers. {a} is the index of our attention, {f}
-# of our feed-forward, {g} of their group, {j} of their inner group. None means _TABLE.
+# A row: a layer's or variable's names (ours, Google's, Hugging Face's), its key in _LEAVES, and the
+# shape of its largest part as letters of _SIZES or numbers. {a} and {f} are the indices of our
+# attention and feed-forward, {g} and {j} of the foreign group and inner group. None means _TABLE.
 Table = Optional[tuple[tuple, ...]]
 
 
 def _rows(scopes: str, text: str) -> tuple[tuple, ...]:
-    """Returns a row for each line of `text`; `scopes` has the prefixes of its three names."""
+    """Returns a row for each line of `text`; `scopes` are the prefixes of the three names."""
     rows = []
     for line in text.strip().splitlines():
         *names, kind, shape = line.split()
@@ -105,7 +106,7 @@ _TABLE = (
     ),
 )
 
-# Our names within a layer, and those of Google's BERTs; {g} is the layer.
+# Our names within a layer -> the names in Google's BERTs, below layer_{g}.
 _BERT_LAYER = {
     "attention_{a}/query": "attention/self/query",
     "attention_{a}/key": "attention/self/key",
@@ -122,14 +123,14 @@ def _bert_row(ours: str, google: str, _: str, kind: str, shape: str) -> tuple:
     """Returns a row of BERT_TABLE. Outside its layers Google uses the names of an ALBERT."""
     if name := _BERT_LAYER.get(ours.removeprefix("encoder/")):
         google = f"bert/encoder/layer_{{g}}/{name}"
-    # Hugging Face's BERTs have Google's names with dots, but for two.
+    # Hugging Face's BERTs have Google's names with dots; only layers and output biases differ.
     torch = google.replace("layer_{g}", "layer/{g}").replace("output_bias", "bias")
     return ours, google, torch.replace("/", "."), kind, shape
 
 
 BERT_TABLE = tuple(itertools.starmap(_bert_row, _TABLE))
 
-# The variables of AlbertForPreTraining that are not the encoder's.
+# A regular expression for our names of the variables outside the encoder.
 OUR_HEADS = "^(masked_lm|sentence_order)/"
 
 _SIZES = {
@@ -143,7 +144,7 @@ _SIZES = {
 
 
 class Variable(NamedTuple):
-    """A variable's names: ours (see `model_variables`), in a TF1 checkpoint, Hugging Face's."""
+    """A variable's names: ours (see `model_variables`), Google's and Hugging Face's."""
 
     ours: str
     google: str
@@ -156,22 +157,22 @@ class Imported(NamedTuple):
     """A model read from foreign files."""
 
     config: AlbertConfig
-    weights: dict[str, np.ndarray]  # by our names, float32, without what was allowed to be missing
-    directory: str  # of the vocabulary, if any
+    weights: dict[str, np.ndarray]  # our name -> float32; may lack variables of allow_missing
+    directory: str  # where the vocabulary is, if there is one
     notes: list[str]  # for the user
 
 
 def fine_tuned_table(kind: Kind, task: dict) -> Table:
-    """Returns the table of a fine-tuned model. `task` is the content of task.json."""
+    """Returns the rows of _TABLE for a fine-tuned model; `task` is the content of task.json."""
     encoder = [row for row in _TABLE if row[0].startswith("encoder/")]
-    if not kind.has_pooler:  # nor has their model
+    if not kind.has_pooler:  # Hugging Face's model has none either
         encoder = [row for row in encoder if row[0] != "encoder/pooler"]
     head = (kind.our_head, "", kind.torch_head, "dense", ("H", kind.num_outputs(task)))
     return (*encoder, head)
 
 
 def variables(config: AlbertConfig, table: Table = None) -> Iterator[Variable]:
-    """Yields a model's variables. If their files have n copies of a variable, yields it n times."""
+    """Yields a model's variables; yields one n times if foreign files store n copies of it."""
     for *names, kind, letters in table or _TABLE:
         if names[0].endswith("/projection") and config.embedding_size == config.hidden_size:
             continue
@@ -198,10 +199,9 @@ def check_size(
     allow_missing: str | None = None,
     table: Table = None,
 ) -> None:
-    """Refuses files that are too short for a config's weights in 16 bits.
+    """Raises a UserError if a file is too short for the config's weights at 16 bits each.
 
-    Call it before memory is allocated for the model. Arguments: see `to_ours`; `dialect` may also
-    be "ours".
+    Call it before you build the model. Arguments: see `to_ours`; `dialect` may also be "ours".
     """
     shapes = {getattr(variable, dialect): variable.shape for variable in variables(config, table)}
     expected = sum(math.prod(shapes[name]) for name in _not_matching(list(shapes), allow_missing))
@@ -213,10 +213,11 @@ def check_size(
 
 
 def _blocks(config: AlbertConfig) -> Iterator[dict[str, int]]:
-    """Yields for each of their blocks the indexes of our attention and feed-forward."""
+    """Yields, for each block of a foreign model, the indices that fill in a row of _TABLE."""
     plan = sharing_plan(config)
     groups = reference_config.on_their_side(config).num_hidden_groups
     for group in range(groups):
+        # The first layer i with i * groups // num_hidden_layers == group.
         first_layer = -(-group * config.num_hidden_layers // groups)
         for inner in range(config.inner_group_num):
             attention, feed_forward = plan[first_layer * config.inner_group_num + inner]
@@ -232,14 +233,14 @@ def to_ours(
     allow_unused: str | None = None,
     table: Table = None,
 ) -> dict[str, np.ndarray]:
-    """Translates a whole checkpoint to our name -> float32 array.
+    """Translates a whole checkpoint to a dict from our names to float32 arrays.
 
-    `dialect` is "google" or "torch"; `source` names the file in errors; `table` None is the table
-    of AlbertForPreTraining. `allow_missing` and `allow_unused` are regular expressions for their
-    names that the checkpoint or the model may lack. The encoder may lack only its pooler.
+    `dialect`, "google" or "torch", defines the names in `tensors`; `source` names the file in
+    errors; `table` None is the table of AlbertForPreTraining. `allow_missing` and `allow_unused`
+    are regular expressions for names in `tensors`: variables that the checkpoint may lack, and
+    variables that the model may lack. Of the encoder only the pooler may be missing.
 
-    Raises:
-      UserError: if a name is missing or unused and not allowed to be.
+    Raises a UserError if a variable is missing or unused and no expression allows it.
     """
     rows = {getattr(variable, dialect): variable for variable in variables(config, table)}
     missing = [name for name in rows if name not in tensors]
@@ -281,7 +282,7 @@ def _as_weight(array: np.ndarray, where: str) -> np.ndarray:
 def from_ours(
     weights: Mapping[str, np.ndarray], config: AlbertConfig, dialect: str, table: Table = None
 ) -> dict[str, np.ndarray]:
-    """Translates the weights of a whole model into their names; the inverse of `to_ours`."""
+    """Translates the weights of a whole model into foreign names; the inverse of `to_ours`."""
     tensors = {}
     for variable in variables(config, table):
         array = weights[variable.ours]
@@ -293,7 +294,7 @@ def from_ours(
 def model_variables(model: AlbertForPreTraining) -> dict[str, tf.Variable]:
     """Returns our name -> variable, for a model whose variables exist.
 
-    A name is the variable's path in the model (`encoder/attention_0/query/kernel`) without the
+    Our name is the variable's path in the model (`encoder/attention_0/query/kernel`) without the
     block, because several blocks may share the variable.
     """
     named = {}
@@ -305,12 +306,12 @@ def model_variables(model: AlbertForPreTraining) -> dict[str, tf.Variable]:
 
 
 def arrays(model: AlbertForPreTraining) -> dict[str, np.ndarray]:
-    """Returns our name -> the variable's value."""
+    """Returns our name -> value of each variable."""
     return {name: variable.numpy() for name, variable in model_variables(model).items()}
 
 
 def build(imported: Imported, source: str) -> tuple[AlbertForPreTraining, list[str]]:
-    """Builds the model of an import and assigns the weights. Result and errors: see assign."""
+    """Returns the model of an import with its weights, and the missing variables: see `assign`."""
     model = AlbertForPreTraining(imported.config)
     return model, assign(model, imported, source)
 
@@ -318,8 +319,8 @@ def build(imported: Imported, source: str) -> tuple[AlbertForPreTraining, list[s
 def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
     """Creates the variables of a model and assigns the weights of an import.
 
-    Returns our names of the variables that the import lacks, which are freshly initialised. Raises
-    a UserError if the shape of a weight differs from the config.
+    Returns our names of the variables that the import lacks and that keep their initial values.
+    Raises a UserError if the shape of a weight differs from the config.
     """
     model.create_variables()
     fresh = []
@@ -350,7 +351,7 @@ def _refuse(names: list[str], what: str, remedy: str) -> None:
 
 
 def _pattern_of(names: list[str]) -> str:
-    """Returns a regular expression, quoted for a shell, for the layers of these variables."""
+    """Returns a shell-quoted regular expression for the variables' layers; "REGEX" for too many."""
     layers = sorted({re.split("[./][^./]+$", name)[0] for name in names})
     layers = [
         name

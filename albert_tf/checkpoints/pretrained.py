@@ -21,22 +21,22 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import WORDPIECE_FILE, AlbertTokenizer, read_do_lower_case
 
-# A vocabulary with a larger share of pieces with capitals belongs to a cased model.
+# If a larger share of the pieces has capital letters, the model is probably cased.
 _MOST_CAPITALS = 0.01
 
-# The heads' variables, by the names of Google's and of Hugging Face's code.
+# A regular expression for the heads' variables in Google's and in Hugging Face's names.
 HEADS = r"predictions|seq_relationship|sop_classifier"
 
 
 def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertTokenizer]:
     """Reads a model and its tokenizer from a directory, or a published model by its name.
 
-    Missing heads are freshly initialised. A warning names these heads, and what the model's
-    original code computes differently.
+    Missing heads are freshly initialised. A warning lists these heads, and any difference from the
+    computations of the model's original code.
 
     A fine-tuned model (`runs/rte/seed_1`, or a Hugging Face model) has the class of its task, such
-    as AlbertForSequenceClassification. The labels, in the order of the logits, are in task.json, or
-    in id2label of Hugging Face's config.json.
+    as AlbertForSequenceClassification. Its labels, in the order of the logits, are in task.json, or
+    in `id2label` of Hugging Face's config.json.
 
     Args:
       path: a model directory of this project or one of its checkpoints; a checkpoint of Google's
@@ -45,10 +45,9 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
         only; or the name of a published model, see hub.local_path.
 
     Returns:
-      An AlbertForPreTraining, or the fine-tuned model; and its tokenizer.
+      The model (an AlbertForPreTraining, or a fine-tuned model's class) and its tokenizer.
 
-    Raises:
-      UserError: if the path is none of these, or it lacks a vocabulary.
+    Raises a UserError if `path` is none of these, or if it has no vocabulary.
     """
     path = hub.local_path(os.fspath(path).rstrip("/"))
     files.check_finished(path)
@@ -82,10 +81,9 @@ def save_pretrained(
     Args:
       model: a model whose variables exist.
       tokenizer: the model's tokenizer; its vocabulary is written too.
-      directory: a new directory; it appears whole or not at all.
+      directory: a new directory; it is written completely or not at all.
 
-    Raises:
-      UserError: if the model has another head.
+    Raises a UserError if the model has another class.
     """
     if not isinstance(model, AlbertForPreTraining):
         raise UserError(
@@ -100,10 +98,10 @@ def save_pretrained(
 def read(
     path: str, allow_missing: str | None = None, allow_unused: str | None = None
 ) -> tuple[tf.keras.Model, str, list[str], str]:
-    """Reads a pre-training model; strictness as in `name_map.to_ours`.
+    """Reads a pre-training model. Further arguments: see `name_map.to_ours`.
 
-    Returns the model, the directory of its vocabulary, notes for the user, and the names, with
-    commas between them, of the variables that were missing and are freshly initialised.
+    Returns the model, the directory of its vocabulary, notes for the user, and the comma-separated
+    names of the variables that were missing and are freshly initialised.
     """
     model_directory.check_pretrained(path)
     if is_model_directory(path):
@@ -175,9 +173,9 @@ def read_tokenizer(
 ) -> AlbertTokenizer:
     """Returns the tokenizer of a model in a directory.
 
-    The vocabulary is `spm_model_file`. By default it is the directory's SentencePiece model
-    (*.model), or if missing, WordPiece vocabulary (vocab*.txt). `do_lower_case` defaults to the
-    directory's setting, else to true.
+    `spm_model_file` defaults to the directory's SentencePiece model (*.model) or, without one, its
+    WordPiece vocabulary (vocab*.txt). `do_lower_case` defaults to the directory's setting, or with
+    a given `spm_model_file` to true.
     """
     if spm_model_file is None:
         found = tf.io.gfile.glob(os.path.join(directory, "*.model"))

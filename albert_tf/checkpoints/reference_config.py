@@ -1,13 +1,15 @@
-"""Config files of the reference and of Hugging Face, which share weights only within groups.
+"""Reads and writes configs of the reference and of Hugging Face, which have another sharing rule.
 
-| sharing here | on their side |
+Their code shares all weights within a group of layers, and none between groups:
+
+| parameter_sharing here | foreign config |
 |---|---|
 | "all" | the same `num_hidden_groups` and `inner_group_num` |
-| "none" | `num_hidden_groups` = `num_hidden_layers`: a group of its own for each layer |
-| "attention", "ffn" | written like "none", the shared half copied into every group |
+| "none" | `num_hidden_groups` = `num_hidden_layers`: each layer is a group |
+| "attention", "ffn" | written like "none"; every group gets a copy of the shared half |
 
-A config with as many groups as layers is read as "none", which keeps its meaning if the depth
-changes. The model's outputs are the same. A BERT is read as "none" with E == H.
+A foreign config with as many groups as layers is read as "none": the outputs are the same, and
+"none" keeps its meaning if the number of layers changes. A BERT is read as "none" with E == H.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
 
-# In Hugging Face's ALBERT configs "gelu" may mean either form: see huggingface.read. Our own key
-# states the form.
+# In Hugging Face's ALBERT configs "gelu" may mean the exact or the tanh form: see huggingface.read.
+# Our own key is unambiguous.
 OUR_ACTIVATION = "albert_tf_hidden_act"
 BERT_FILE = "bert_config.json"  # the config file of Google's BERTs
 _FAMILIES = ("albert", "bert")
 
-# Required, because each program has its own defaults for these keys.
+# Required, because programs differ in the defaults of these keys.
 _REQUIRED_KEYS = (
     "vocab_size",
     "embedding_size",
@@ -48,7 +50,7 @@ def on_their_side(config: AlbertConfig) -> AlbertConfig:
 
 
 def values(config: AlbertConfig) -> dict:
-    """Returns the keys and values of the reference's config file."""
+    """Returns the content of a config file for the reference."""
     fields = dataclasses.asdict(on_their_side(config))
     del fields["parameter_sharing"]
     return fields
@@ -60,7 +62,7 @@ def read(path: str) -> AlbertConfig:
     If the file has as many groups as layers, `parameter_sharing` is "none".
     """
     if not tf.io.gfile.exists(path):
-        raise UserError(f"no config at {path!r}: the weights alone do not tell the model's shape")
+        raise UserError(f"no config at {path!r}: the weights alone do not define the model's shape")
     config, found = AlbertConfig.read(path), files.read_config(path)
     is_google_bert = os.path.basename(path) == BERT_FILE
     family = found.get("model_type", "bert" if is_google_bert else "albert")
@@ -86,7 +88,7 @@ def read(path: str) -> AlbertConfig:
             parameter_sharing="none",
         )
     activation = found.get(OUR_ACTIVATION, config.hidden_act)
-    # Their code shares weights only within groups.
+    # Foreign code shares all weights of a group and no others.
     config = dataclasses.replace(config, hidden_act=activation, parameter_sharing="all")
     if config.num_hidden_groups == config.num_hidden_layers > 1:
         return dataclasses.replace(config, num_hidden_groups=1, parameter_sharing="none")

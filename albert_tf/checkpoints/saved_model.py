@@ -1,7 +1,7 @@
 """Reads encoder, config and vocabulary from an exported SavedModel.
 
-A SavedModel is a program. This module reads only its config, vocabulary and variables, which are
-files, and neither loads nor runs its functions.
+A SavedModel is a program. This module only reads the files of its config, vocabulary and variables;
+it neither loads nor runs its functions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_export(path: str) -> bool:
 
 
 def _lacking(path: str) -> str | None:
-    """Returns a file of export.export_saved_model that this SavedModel lacks, or None."""
+    """Returns a file that export.export_saved_model writes and this SavedModel lacks, or None."""
     vocabulary = os.path.basename(find_vocabulary(os.path.join(path, "assets")))
     needed = [f"assets/{CONFIG_FILE}", f"assets/{vocabulary}", files.PROVENANCE_FILE]
     return next((n for n in needed if not tf.io.gfile.exists(os.path.join(path, n))), None)
@@ -49,8 +49,8 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
     """Reads config and tokenizer from an export of export.export_saved_model."""
     if name := _lacking(path):
         raise UserError(
-            f"{path!r} is a SavedModel without {name}: expected one of "
-            "export.export_saved_model; pipelines.convert_checkpoint converts other ones"
+            f"{path!r} is a SavedModel without {name}: expected one written by "
+            "export.export_saved_model; pipelines.convert_checkpoint converts others"
         )
     assets = os.path.join(path, "assets")
     config = AlbertConfig.read(os.path.join(assets, CONFIG_FILE))
@@ -65,7 +65,7 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
 
 
 def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
-    """Gives an AlbertEncoder the weights of the SavedModel's, by their names in the encoder."""
+    """Assigns the encoder weights of a SavedModel to an AlbertEncoder, matched by name."""
     with refuse_unreadable(f"{path!r} does not hold its config's weights"):
         reader = tf.train.load_checkpoint(variables_prefix(path))
         keys = {_name_in_encoder(n): key for n, key in variable_keys(reader).items()}
@@ -73,14 +73,14 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
         for variable in encoder.weights:
             name = _name_in_encoder(variable.name.removesuffix(":0"))
             key = keys.get(name)
-            # Compare shapes before reading: the index comes from an untrusted source, too.
+            # Compare shapes before reading, because the index comes from an untrusted source.
             if shapes.get(key) != variable.shape.as_list() or dtypes[key] not in _FLOATS:
                 raise UserError(f"it has no {name} of shape {variable.shape}")
             variable.assign(reader.get_tensor(key).astype(np.float32))
 
 
 def variable_keys(reader) -> dict[str, str]:
-    """Returns variable name -> key of its values in a file of TensorFlow 2; {} for TensorFlow 1."""
+    """Returns variable name -> checkpoint key; {} for a checkpoint of TensorFlow 1."""
     if not reader.has_tensor(_GRAPH):
         return {}
     graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH))

@@ -1,6 +1,6 @@
-"""The command `albert`: `albert pretrain --help` is `python -m pipelines.pretrain --help`.
+"""The command `albert`: `albert pretrain --help` runs `python -m pipelines.pretrain --help`.
 
-The wheel installs it, for use from any directory.
+The wheel installs this command, which works in any directory.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ From text to an answer:
 
 
 def main() -> None:
-    """Runs the program named by the first argument, with the other arguments."""
+    """Runs the program that the first argument names, with the other arguments."""
     modules = {name.rpartition(".")[2]: program.installed_module(name) for name in PROGRAMS}
     wanted = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if wanted in modules:

@@ -1,4 +1,4 @@
-"""The output directory of a job: only one job at a time, always with the same settings."""
+"""Guards the output directory of a job: one job at a time, always with the same settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from albert_tf.storage.errors import UserError
 
 
 def define_flags() -> None:
-    """Defines the flag of `lock`, for each program that locks a directory."""
+    """Defines --take_over, for programs that call `lock`."""
     flags.disclaim_key_flags()  # --help lists the flag under the calling module
     flags.DEFINE_bool(
         "take_over",
@@ -56,7 +56,7 @@ def lock(directory: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            # Other errors come from file systems that cannot lock directories, such as NFS.
+            # Go on after other errors: file systems that cannot lock directories, such as NFS.
             if error.errno == errno.EWOULDBLOCK:
                 raise UserError(
                     f"another job is writing to {directory!r}: wait for its end, or end it"
@@ -74,9 +74,9 @@ def lock(directory: str) -> Iterator[None]:
 def claim(model_dir: str, settings: dict) -> None:
     """Records the run's settings in `model_dir`, or compares them with the recorded settings.
 
-    `settings` are all that change the run's result, JSON-serialisable. RUN_FILE also stores the
-    package versions at the start of the run. A run may be resumed with other versions; one line on
-    stdout then names both. A directory of another run or with other files is refused.
+    `settings`, JSON-serialisable, are all settings that change the run's result. RUN_FILE also
+    stores the package versions at the start of the run. A run may be resumed with other versions;
+    one line on stdout then names both. A directory with another run or other files is refused.
     """
     if pattern := set(model_dir) & set("*?[\\"):
         raise UserError(
@@ -93,6 +93,7 @@ def claim(model_dir: str, settings: dict) -> None:
     if tf.io.gfile.exists(path):
         theirs = files.read_json(path)
         begun = theirs.pop("versions", {})  # older runs did not record versions
+        # Runs of one program share most names of settings.
         if len({*theirs} & {*settings}) < len(theirs) / 2:
             raise UserError(
                 f"{model_dir!r} holds a run of another program: choose another directory"
@@ -125,7 +126,7 @@ def claim(model_dir: str, settings: dict) -> None:
 
 def describe_difference(theirs: dict, ours: dict) -> str:
     """Describes the settings that differ between an earlier job and this one; "" if all agree."""
-    ours = json.loads(json.dumps(ours))  # as read from a file: a tuple becomes a list
+    ours = json.loads(json.dumps(ours))  # a tuple becomes a list, as in the file
     return "; ".join(
         f"{key} {theirs.get(key)!r} there, {ours.get(key)!r} here"
         for key in sorted({*theirs, *ours})
@@ -134,6 +135,6 @@ def describe_difference(theirs: dict, ours: dict) -> str:
 
 
 def describe_files(sizes: dict[str, int], listing: object) -> str:
-    """Describes input files (path -> bytes) by number, size and hash, as a setting for `claim`."""
+    """Returns the files' number, total size and a hash of `listing`, as a setting for `claim`."""
     digest = hashlib.sha256(json.dumps(listing).encode()).hexdigest()
     return f"{len(sizes)} files of {sum(sizes.values())} bytes, names and sizes {digest[:8]}"

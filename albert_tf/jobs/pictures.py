@@ -1,4 +1,4 @@
-"""Pictures that programs write, as PNG."""
+"""Draws pictures with matplotlib and writes them as PNG files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from albert_tf.storage import files
 
 
 def new_figure(width: float, height: float):
-    """Returns an empty figure of matplotlib, which needs no display; sizes in inches."""
-    # Not at the top: most programs draw nothing.
+    """Returns an empty matplotlib figure, which needs no display; sizes in inches."""
+    # Imported here, because most programs draw nothing.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -23,6 +23,6 @@ def write(figure, path: str) -> str:
         warnings.simplefilter("always")
         figure.savefig(image, format="png", dpi=110)
     if any("missing from font" in str(warning.message) for warning in caught):
-        print(f"note         {path}: its font lacks characters of the names, which are boxes")
+        print(f"note         {path}: its font lacks characters of the names and draws boxes")
     files.write_atomically(path, image.getvalue())
     return path

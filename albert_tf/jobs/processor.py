@@ -1,18 +1,19 @@
 """Reports whether float32 or bfloat16 is faster, judged by this processor's instructions.
 
-A measurement at the start would depend on other jobs: within half an hour, three programs on one
-machine measured bfloat16 as 1.2 times slower, 1.2 times faster and 23 times faster than float32.
+Programs do not measure the speed at their start, because other jobs would change it: within half
+an hour, three programs on one machine measured bfloat16 as 1.2 times slower, 1.2 times faster and
+23 times faster than float32.
 """
 
 from __future__ import annotations
 
-# Instructions that multiply bfloat16. On a processor with neither, bfloat16 is slower than float32.
+# Instructions that multiply bfloat16. Without any of them, bfloat16 is slower than float32.
 _BFLOAT16 = ("amx_bf16", "avx512_bf16")
 _CPU_INFO = "/proc/cpuinfo"
 
 
 def describe(precision: str, flag: str) -> str:
-    """Describes the precision ("float32" or so), and whether the other is faster here.
+    """Describes `precision` ("float32" or "bfloat16"), and whether the other is faster here.
 
     `flag` is the flag that selects bfloat16.
     """

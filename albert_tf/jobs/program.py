@@ -1,6 +1,6 @@
-"""Start and end of every program: bad input gives one clear line and exit code 2.
+"""Starts and ends every program: bad input gives one clear line and exit code 2.
 
-This module, files, job_directory and progress are in albert_tf because all programs use them, while
+This module, files, job_directory and progress are in albert_tf because all programs use them, but
 `export` and `pipelines` must not import each other.
 """
 
@@ -22,7 +22,7 @@ from absl import app, flags, logging
 
 from albert_tf.storage.errors import UserError, store_error
 
-# TensorFlow's file-system errors, which are not OSErrors. The last also means a lack of memory.
+# TensorFlow's file-system errors, which are not OSErrors. The last one also means out of memory.
 _FILE_ERRORS = (
     "AlreadyExistsError",
     "DataLossError",
@@ -36,18 +36,17 @@ _FILE_ERRORS = (
 def run(main: Callable[[list[str]], None]) -> None:
     """Runs `main` under absl and turns the user's errors into one line on stderr.
 
-    A UserError gives one line and exit code 2. So does a wrong flag, and any OSError (no such file,
-    disk full, no permission), including TensorFlow's own file-system errors. --verbosity=1 prints
-    the traceback before this line. Every other exception is a fault of the code and keeps its
-    traceback. Ctrl-C exits with 130, SIGTERM with 143; before both the program removes unfinished
-    files.
+    A UserError gives one line and exit code 2. A wrong flag and any OSError (no such file, disk
+    full, no permission) give the same, and so do TensorFlow's own file-system errors. --verbosity=1
+    prints the traceback before this line. Every other exception is a fault of the code and keeps
+    its traceback. Ctrl-C exits with 130 and SIGTERM with 143, after unfinished files are removed.
     """
     process = os.getpid()
 
     def terminate(number, _):
         if os.getpid() == process:  # not in a forked child, which inherits the handler
             print("\nterminated; run the same command again to resume", file=sys.stderr)
-        sys.exit(128 + number)
+        sys.exit(128 + number)  # what a shell reports for a process that a signal has ended
 
     def guarded(argv: list[str]) -> None:
         if len(argv) > 1:
@@ -70,13 +69,13 @@ def run(main: Callable[[list[str]], None]) -> None:
 
 
 def never_proxy_loopback() -> None:
-    """Excludes this machine and the other hosts of the run from the environment's proxies.
+    """Excludes this machine and the other hosts of the run from the proxies of the environment.
 
-    Beam's and TensorFlow's workers communicate by gRPC, which otherwise would send their calls to
-    the proxy in https_proxy. Child processes inherit the environment.
+    Beam's and TensorFlow's workers communicate by gRPC, which would otherwise send their calls to
+    the proxy in https_proxy. Child processes inherit the change.
     """
     own = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
-    # If TF_CONFIG is malformed, there are no other hosts; TensorFlow reports the fault itself.
+    # A malformed TF_CONFIG adds no hosts: TensorFlow reports the fault itself.
     with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
         cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))["cluster"]
         addresses = [address for task in cluster.values() for address in task]
@@ -93,7 +92,7 @@ def never_proxy_loopback() -> None:
 def define_max_seq_length(
     name: str = "max_seq_length", default: int | None = None, help: str = "", **options
 ) -> None:
-    """Defines --max_seq_length; `help` adds a sentence about the program, such as its default."""
+    """Defines --max_seq_length; `help` adds a sentence about this program, such as its default."""
     flags.disclaim_key_flags()  # --help lists the flag under the calling module
     of_all = "Maximum length of a sequence in pieces, [CLS] and [SEP] included."
     flags.DEFINE_integer(name, default, f"{of_all} {help}".strip(), lower_bound=8, **options)
@@ -116,8 +115,7 @@ def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | N
 def installed_module(name: str) -> str:
     """Returns the name of a module of `pipelines` or `export` in this installation.
 
-    `pipelines.pretrain` in a checkout is `albert_tf.pipelines.pretrain` in the wheel, which has a
-    single top-level package.
+    `pipelines.pretrain` in a checkout is `albert_tf.pipelines.pretrain` in the wheel.
     """
     return f"albert_tf.{name}" if importlib.util.find_spec("albert_tf.pipelines") else name
 
@@ -133,7 +131,7 @@ def installed_commands(text: str) -> str:
 
 
 def print_help(text: str) -> None:
-    """Prints to stdout, which `head` or a pager may close early."""
+    """Prints to stdout, without an error if `head` or a pager closes stdout early."""
     try:
         print(text, flush=True)
     except BrokenPipeError:  # at exit Python would flush stdout again, and fail again
@@ -143,7 +141,7 @@ def print_help(text: str) -> None:
 def _help() -> str:
     """Returns the program's docstring and its flags, grouped by the module that defines them.
 
-    A group's title is the first line of the module's docstring. absl's --help would not group them.
+    The title of a group is the first line of its module's docstring. absl's --help has no groups.
     """
     main = sys.modules["__main__"]
     parts = [installed_commands(main.__doc__ or "")]
@@ -166,7 +164,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
     try:
         rest = flags.FLAGS(argv)
     except flags.Error as error:
-        # absl has a line for each required flag that is missing.
+        # absl's message has one line per missing required flag.
         missing = r"flag --(\w+)=None: Flag --\1 must have a value other than None\."
         what = re.sub(missing, r"give --\1", str(error))
         fail(f"{'; '.join(what.splitlines())}; see --help")
@@ -183,8 +181,8 @@ def is_user_error(error: Exception) -> bool:
     """Returns whether the message of `error` is meant for the user, without a traceback."""
     if isinstance(error, (OSError, UserError)) or type(error).__name__ in _FILE_ERRORS:
         return True
-    # TensorFlow has many classes for a store that refuses, fails, cannot be reached or has no
-    # plugin. Elsewhere they are faults of the code: the message must be a store's.
+    # TensorFlow uses many error classes if a store refuses a call, fails, is unreachable or has no
+    # plugin. The same classes report faults of the code, so the message must come from a store.
     is_tensorflow = type(error).__module__.partition(".")[0] == "tensorflow"
     return is_tensorflow and store_error(str(error)) is not None
 

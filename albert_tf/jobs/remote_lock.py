@@ -1,4 +1,4 @@
-"""A lock on a directory in an object store: an object that names the process writing there.
+"""Locks a directory in an object store by a file that names the process writing there.
 
 The lock stops a job that starts while another job runs. If two jobs start at the same time, within
 the duration of one request, both may run.
@@ -58,6 +58,7 @@ def hold(directory: str, take_over: bool = False) -> Iterator[None]:
 
 def _start_of(process: int) -> str:
     """Returns the start time of a process on this machine; "" if it has ended or is unknown."""
+    # From /proc/PID/stat: Z and X mean zombie and dead; field 22 is the start in clock ticks.
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             state, *numbers = file.read().rpartition(")")[2].split()

@@ -13,10 +13,10 @@ from absl import flags
 def setting(
     define: Callable, help: str, default: Any = dataclasses.MISSING, **options
 ) -> dataclasses.Field:
-    """Returns a field of a settings class, with its flag.
+    """Returns a dataclass field that also describes its flag.
 
-    `define` is a function such as `flags.DEFINE_integer`; `options` are further arguments of it.
-    The flag is required if neither `default` nor define_settings_flags gives a default.
+    `define` is a function such as `flags.DEFINE_integer`; `options` are its further arguments. The
+    flag is required if neither `default` nor define_settings_flags gives a default.
     """
     metadata = {"define": define, "help": help, **options}
     return dataclasses.field(default=default, metadata=metadata)
@@ -39,7 +39,7 @@ def define_settings_flags(settings: type, **defaults) -> None:
 
 
 def settings_from_flags(settings: type, **others) -> Any:
-    """Returns settings with the values of the flags; `others` override single fields."""
+    """Returns an instance of `settings` with the values of the flags; `others` override fields."""
     values = {name: flags.FLAGS[name].value for name in flag_names(settings)}
     return settings(**{**values, **others})
 

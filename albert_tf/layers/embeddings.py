@@ -19,9 +19,9 @@ from albert_tf.layers.primitives import (
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
-    """Sum of word, type and position embeddings, normalized, projected to the hidden size.
+    """Adds word, type and position embeddings, normalizes the sum and projects it to H.
 
-    It has O(V*E + E*H) parameters instead of O(V*H). E == H needs no projection, as in BERT.
+    It has O(V*E + E*H) parameters instead of O(V*H). If E == H, there is no projection, as in BERT.
 
     Source: Lan et al. 2020, section 3.1; the reference's embedding_lookup_factorized and
     embedding_postprocessor (the projection comes after normalization and dropout).
@@ -67,14 +67,14 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
           training: Keras' argument, a bool or a tensor bool []; see SelfAttention.call.
 
         Returns:
-          [b * L, E] embeddings, and the first block's input [b * L, H] (the same if E == H).
+          The embeddings [b * L, E], and the first block's input [b * L, H] (the same if E == H).
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         word_ids, type_ids = inputs["input_word_ids"], inputs["input_type_ids"]
         seq_len = word_ids.shape[1] or tf.shape(word_ids)[1]
         width = self.config.embedding_size
         x = tf.gather(self.word_embeddings, word_ids) + self.position_embeddings[:seq_len]
-        # A matmul looks up the two rows, so the gradient is a matmul and no scatter of b * L rows.
+        # Look up the type rows by a matmul: its gradient is a matmul, not a scatter of b * L rows.
         one_hot = tf.one_hot(tf.reshape(type_ids, [-1]), self.config.type_vocab_size, dtype=x.dtype)
         x = tf.reshape(x, [-1, width]) + tf.matmul(one_hot, self.token_type_embeddings)
         x = tf.cast(self.layer_norm(x), self.compute_dtype)

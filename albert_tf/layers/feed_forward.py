@@ -41,7 +41,7 @@ class FeedForward(FromConfig, tf.keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, x, dropout_seed=None, training=None):
-        """Maps [b * L, H] or [b, L, H] to the same shape; see SelfAttention.call."""
+        """Maps [b * L, H] or [b, L, H] to the same shape. Arguments: see SelfAttention.call."""
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         training = dropout_seed is not None
         inner = self.activation(self.intermediate(x, training=training), training)

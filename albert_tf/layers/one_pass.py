@@ -1,8 +1,8 @@
 """Element-wise functions for training, each compiled by XLA to a single pass over memory.
 
-They load and store the dtype of x and compute in float32. With bfloat16 this is more exact than
+They load and store the dtype of x and compute in float32. With bfloat16 they are more exact than
 TensorFlow's ops, and faster on CPUs, where TensorFlow's bfloat16 ops are slow. Only training uses
-XLA, because a server may be built without it. Matmuls and the softmax itself remain with oneDNN,
+XLA, because a server may be built without it. Matmuls and the softmax itself are left to oneDNN,
 which is faster than XLA on CPUs.
 """
 
@@ -12,6 +12,8 @@ import math
 
 import tensorflow as tf
 
+# gelu as x * sigmoid(2 z) with z = sqrt(2 / pi) (x + 0.044715 x^3), because
+# 0.5 (1 + tanh(z)) = sigmoid(2 z). These are the factors of x and x^3 in 2 z.
 _LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
 
@@ -36,12 +38,12 @@ def _gelu_gradient(x, dy):
 
 @tf.custom_gradient
 def gelu(x: tf.Tensor) -> tf.Tensor:
-    """Computes primitives.gelu as x * sigmoid(...). Its gradient stores only x."""
+    """Computes primitives.gelu; its gradient stores only x."""
     return _gelu(x), lambda dy: _gelu_gradient(x, dy)
 
 
 def _below(x):
-    # Not 1 + erf: for large negative x XLA's erf is not exactly -1.
+    # erfc instead of 1 + erf, because XLA's erf is not exactly -1 for large negative x.
     return 0.5 * tf.math.erfc(x * -math.sqrt(0.5))
 
 
@@ -60,7 +62,7 @@ def _gelu_erf_gradient(x, dy):
 
 @tf.custom_gradient
 def gelu_erf(x: tf.Tensor) -> tf.Tensor:
-    """Computes primitives.gelu_erf. Its gradient stores only x."""
+    """Computes primitives.gelu_erf; its gradient stores only x."""
     return _gelu_erf(x), lambda dy: _gelu_erf_gradient(x, dy)
 
 
@@ -89,6 +91,7 @@ def layer_norm(x, residual, gamma, beta, epsilon):
 
     def gradient(dy):
         dx, dgamma = _layer_norm_gradient(normal, scale, gamma, dy)
+        # x and residual have the same gradient, because they are only added.
         return dx, dx, sum_rows(dgamma, tf.float32), sum_rows(dy, tf.float32), None
 
     return y, gradient
@@ -108,8 +111,8 @@ def _softmax_gradient(probs, dprobs, scale):
 
 @tf.custom_gradient
 def softmax(scores, scale, bias):
-    """Returns softmax(scores * scale + bias) over the last axis; bias, float32, has no gradient."""
-    # Grappler cannot infer the shape of an XLA-compiled op, and warns if the shape is unknown.
+    """Returns softmax(scores * scale + bias) over the last axis; float32 `bias` has no gradient."""
+    # Restore the shape: Grappler cannot infer it through an XLA-compiled op, and then warns.
     scaled = tf.reshape(_scaled(scores, scale, bias), tf.shape(scores))
     # XLA's own softmax takes longer than TensorFlow's on CPUs.
     probs = tf.cast(tf.nn.softmax(scaled), scores.dtype)
@@ -123,12 +126,11 @@ def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 
 def sum_rows(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Returns the sum of x, [..., width], over all axes but the last: [width].
+    """Sums x [..., width] over all axes but the last; returns [width] in `dtype`.
 
-    A matmul with ones is three times as fast as a reduction, and oneDNN accumulates bfloat16 in
-    float32.
+    A matmul with ones is three times as fast as a reduction; oneDNN sums up bfloat16 in float32.
     """
     x = tf.reshape(x, [-1, x.shape[-1]])
-    if x.dtype == tf.float16:  # a sum soon exceeds 65,504
+    if x.dtype == tf.float16:  # a sum would soon exceed 65,504, the largest float16
         x = tf.cast(x, tf.float32)
     return tf.cast(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x)[0], dtype)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from albert_tf.config import AlbertConfig
 from albert_tf.layers import one_pass
 
-# Keras' registry has the classes of this package under this name.
+# The name of this package in Keras' registry of classes.
 PACKAGE = "albert_tf"
 
 LAYER_NORM_EPSILON = 1e-12
@@ -19,8 +19,8 @@ LAYER_NORM_EPSILON = 1e-12
 def gelu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Gaussian error linear unit, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 
-    In training XLA compiles the function to one pass, and its gradient, which stores only x, to
-    another. Served models do not use XLA: oneDNN fuses gelu into the preceding matmul.
+    In training, XLA compiles gelu and its gradient to one pass over memory each; only x is stored.
+    Served models do not use XLA: oneDNN fuses gelu into the preceding matmul.
 
     Source: the reference's modeling.gelu (v1 and v2 models alike).
     """
@@ -28,8 +28,8 @@ def gelu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
         return one_pass.gelu(x)
     # oneDNN fuses gelu into the preceding matmul for one graph pattern only, and Grappler's earlier
     # rewrites often destroy this pattern. In an exported model oneDNN does not recognise
-    # tf.nn.gelu, but two of twelve equivalent formulations, such as this one. With 0.5 * x, TFLite
-    # would store a second matmul, and the model would be twice as large.
+    # tf.nn.gelu. It recognises two of twelve equivalent formulations; this is one of them. With
+    # 0.5 * x, TFLite would store a second matmul, and the model would be twice as large.
     # A bfloat16 matmul with fused gelu computes gelu in float32. Unfused bfloat16 gelu is 0 below
     # -3, because 1 + tanh rounds to 0. Without oneDNN this form takes nine passes over memory; the
     # form x * sigmoid(...), used in training, takes six.
@@ -40,7 +40,7 @@ def gelu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
 def gelu_erf(x: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Gaussian error linear unit, exact form: 0.5 x (1 + erf(x / sqrt(2))).
 
-    Source: Hugging Face's "gelu". In training XLA compiles it to one pass, as `gelu`.
+    In training XLA compiles it like `gelu`. Source: Hugging Face's "gelu".
     """
     return one_pass.gelu_erf(x) if training else tf.nn.gelu(x, approximate=False)
 
@@ -51,15 +51,15 @@ def relu(x: tf.Tensor, training: bool = False) -> tf.Tensor:  # noqa: ARG001  as
 
 
 def activation(name: str):
-    """Returns the function that a config's `hidden_act` names: (x, training) -> x."""
+    """Returns the function for a config's `hidden_act`: (x, training) -> activations."""
     return {"gelu": gelu, "gelu_erf": gelu_erf, "relu": relu}[name]
 
 
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
     """Drops elements with probability `rate` and scales up the rest; without a seed, returns x.
 
-    The mask is a pure function of the seed, which resolve_dropout_seed returns. So a resumed run, a
-    recomputed block and any number of workers draw the same mask. Keras' Dropout has hidden state.
+    The mask depends only on the seed, which resolve_dropout_seed returns. So a resumed run, a
+    recomputed block and any number of workers draw the same mask, unlike with Keras' Dropout.
     """
     if seed is None or rate == 0.0:
         return x
@@ -73,8 +73,9 @@ def resolve_dropout_seed(training: bool | tf.Tensor | None, dropout_seed: tf.Ten
     """Returns the seed of a layer's dropout, int32 [2], or None for no dropout.
 
     If `training` is a graph tensor, the seed is int32 [3], and its last number turns dropout on (1)
-    or off (0). The graph then runs the kernels of training; their results are equal up to rounding.
-    If `training` is None, a seed means training. Training without a seed draws one at every call.
+    or off (0). Without dropout the graph then still runs the training kernels, which differ only by
+    rounding. If `training` is None, a `dropout_seed` implies training. Training without a seed
+    draws one at every call.
     """
     in_graph = tf.is_tensor(training) and not hasattr(training, "numpy")
     if training is None or (in_graph and dropout_seed is not None and _has_switch(dropout_seed)):
@@ -96,6 +97,7 @@ def seeds(seed: tf.Tensor | None, num: int) -> list[tf.Tensor | None]:
     """Splits a seed of resolve_dropout_seed into `num` independent seeds."""
     if seed is None:
         return [None] * num
+    # Every part keeps the switch, if there is one.
     parts = [tf.random.experimental.stateless_fold_in(seed[:2], i) for i in range(num)]
     return [tf.concat([part, seed[2:]], axis=0) for part in parts] if _has_switch(seed) else parts
 
@@ -109,7 +111,7 @@ def initializer(stddev: float) -> tf.keras.initializers.Initializer:
 
 
 def build_parts(width: int, *parts: tf.keras.layers.Layer) -> None:
-    """Creates the variables of parts that map [..., width], with the same names as a call does."""
+    """Creates the variables of parts with inputs [..., width], with the names that a call gives."""
     for part in parts:
         if not part.built:  # blocks that share a half build it once
             with tf.name_scope(part.name):
@@ -146,8 +148,7 @@ class FromConfig:
     """Lets Keras build and store layers and models whose first argument is an AlbertConfig.
 
     Attributes:
-      config: the AlbertConfig.
-      further_arguments: names of __init__'s other arguments, each also an attribute.
+      further_arguments: names of __init__'s other arguments, which are also attributes.
     """
 
     further_arguments: tuple[str, ...] = ()
@@ -184,12 +185,8 @@ class FromConfig:
 class LayerNorm(tf.keras.layers.Layer):
     """Layer normalization over the last axis, epsilon 1e-12, computed in float32.
 
-    Input and output have the same floating dtype, under mixed precision too.
-
-    Args:
-      name: name of the layer.
-      trainable: whether gamma and beta are trainable.
-      dtype: ignored, because the layer computes in float32. Keras passes it when it loads a model.
+    Input and output have the same floating dtype, even under mixed precision. The argument `dtype`
+    is ignored: Keras passes it when it loads a model.
 
     Source: the reference's tf.contrib.layers.layer_norm.
     """
@@ -209,10 +206,7 @@ class LayerNorm(tf.keras.layers.Layer):
     def call(self, x, residual=None, training=False):
         """Normalizes x, or x + residual: [..., width].
 
-        Args:
-          x: output of a sublayer.
-          residual: input of the sublayer, added to x; None: nothing is added.
-          training: whether to use XLA (see one_pass), if there is a residual.
+        In training with a residual the layer uses XLA; see one_pass.
         """
         if residual is not None and training:
             gamma, beta = tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)

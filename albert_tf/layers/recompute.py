@@ -8,11 +8,11 @@ import tensorflow as tf
 
 
 def apply_recomputed(blocks: Sequence[Callable[[tf.Tensor], tf.Tensor]], x: tf.Tensor):
-    """Applies the blocks to [b * L, H], and returns the output of each.
+    """Applies the blocks to x [b * L, H] one after the other; returns the output of each block.
 
-    The backward pass recomputes the inside of each block, and adds its weight gradients to a total
-    before the next block begins, so memory holds one copy. TensorFlow would hold one copy for each
-    block that shares the weights: for ALBERT xxlarge at length 512 more than 20 GB.
+    The backward pass recomputes one block at a time. It adds the block's weight gradients to a
+    total before the next block, so memory holds one copy of them. TensorFlow would hold one copy
+    for each block that shares the weights: more than 20 GB for ALBERT xxlarge at length 512.
     """
 
     @tf.custom_gradient
@@ -25,11 +25,12 @@ def apply_recomputed(blocks: Sequence[Callable[[tf.Tensor], tf.Tensor]], x: tf.T
             totals = [tf.zeros_like(variable) for variable in variables]
             dx = tf.zeros_like(x)
             for block, state, dstate in reversed(list(zip(blocks, states, dstates))):
+                # Wait for the totals, so that only one block's gradients are in memory.
                 with tf.control_dependencies(totals):
                     dy = dstate + dx
                 with tf.GradientTape() as tape:
                     tape.watch(state)
-                    # The value of y is unused: the tape recomputes it after dy, also under XLA.
+                    # y itself is unused: the tape recomputes the block after dy, even under XLA.
                     y = tf.recompute_grad(block)(state)
                 dx, *dvariables = tape.gradient(
                     y, [state, *variables], dy, unconnected_gradients="zero"

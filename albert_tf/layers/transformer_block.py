@@ -1,4 +1,4 @@
-"""The block that ALBERT applies L times."""
+"""The Transformer block, which ALBERT applies once per layer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from albert_tf.layers.primitives import PACKAGE, build_parts, resolve_dropout_se
 class TransformerBlock(tf.keras.layers.Layer):
     """Self-attention, then feed-forward, each with its residual and layer normalization.
 
-    The halves are arguments, so that blocks can share one half and own the other: with
-    `parameter_sharing="attention"` L blocks have one attention and L feed-forwards. Each layer
-    normalization belongs to the half that it ends. The paper does not specify this, and its
-    rounded parameter counts do not reveal it.
+    The halves are arguments, so that blocks can share one half only: with
+    `parameter_sharing="attention"` all blocks have the same attention, but each has its own
+    feed-forward. Each layer normalization belongs to the half that it ends. The paper does not
+    specify this, and its rounded parameter counts do not reveal it.
 
     Source: Lan et al. 2020, section 3.1, "cross-layer parameter sharing".
     """

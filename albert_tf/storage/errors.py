@@ -1,10 +1,11 @@
-"""UserError, which a program prints as one line; values in messages; errors of object stores."""
+"""The error that programs print as one line, values in messages, and errors of object stores."""
 
 from __future__ import annotations
 
 import re
 
 _LONGEST = 100  # characters of a value in a message
+# TensorFlow's messages about an object store, up to the URL of the object.
 _STORE_MESSAGE = re.compile(
     r"(?:All \d+ retry attempts failed|Error executing an HTTP request|File system scheme '|"
     r"GCS path doesn't contain)[^\[]*?\b(?!grpc|https?:)\w+://[^\s\[]*"
@@ -12,7 +13,7 @@ _STORE_MESSAGE = re.compile(
 
 
 class UserError(ValueError):
-    """Input, flags or arguments are wrong; the message names what, where and what to do.
+    """Wrong input, flags or arguments. The message names the fault, its place and what to do.
 
     Programs print the message and exit with code 2: see program.run. A plain ValueError is a fault
     of the code and keeps its traceback.
@@ -28,7 +29,7 @@ def shown(value: object) -> str:
 
 
 def store_error(message: str) -> str | None:
-    """Extracts an object store's own message from an error message; None if there is none."""
+    """Returns the part of an error message that comes from an object store, or None."""
     found = _STORE_MESSAGE.search(message)
     if not found:
         return None
@@ -36,4 +37,4 @@ def store_error(message: str) -> str | None:
     if text.startswith("File system scheme"):
         remedy = "expected a local path or gs://; mount another store, or copy from it"
         return f"{text.rstrip(')')}): {remedy}"
-    return f"{text} (the store was tried again as often as it allows; run the same command again)"
+    return f"{text} (retries did not help; run the same command again)"

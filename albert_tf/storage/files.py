@@ -1,10 +1,10 @@
-"""Finds files on any file system of tf.io.gfile, and writes files whole or not at all.
+"""Finds files on any file system of tf.io.gfile, and writes files completely or not at all.
 
 A local file is written under a temporary name and renamed. In an object store (`gs://`) a rename
-would copy and delete each object, but a single object is whole or absent. So a remote file is
+would copy and delete each object, but an upload is never visible in part. So a remote file is
 written to local temporary space and uploaded under its final name. TMPDIR must have room for the
 largest file: a shard, a checkpoint, an export, a table of predictions, or foreign weights. A remote
-directory is only a prefix of object names: nobody creates it, and a missing one lists as empty.
+directory is only a prefix of object names: it is not created, and a missing one lists as empty.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MANY_REQUESTS = 2000  # this many requests take long enough for a progress repo
 
 
 def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
-    """Returns the sorted files that match `patterns`: globs or paths, separated by commas.
+    """Returns the sorted files that match `patterns`: globs or paths, a list or comma-separated.
 
     Raises a UserError that names the flag if a pattern matches no file.
     """
@@ -72,7 +72,7 @@ def _directories(names: Sequence[str], pattern: str) -> set[str]:
         return {name for name in names if os.path.isdir(name)}
     if names == [pattern]:
         return {name for name in names if tf.io.gfile.isdir(name)}
-    # One listing instead of one request per name: a remote directory is never empty.
+    # One listing replaces one request per name, because a remote directory is never empty.
     parents = {posixpath.dirname(name.rstrip("/")) for name in tf.io.gfile.glob(pattern + "/*")}
     # An object and a directory may have the same name.
     asked = sorted(parents.intersection(names))
@@ -102,8 +102,8 @@ def check_finished(directory: str) -> None:
     """Raises a UserError if the upload of a remote directory still runs or was killed."""
     if is_remote(directory) and tf.io.gfile.exists(os.path.join(directory, UNFINISHED_FILE)):
         raise UserError(
-            f"{directory!r} is not whole: its upload still runs, or was killed; the command that "
-            "writes it replaces it"
+            f"{directory!r} is not whole: its upload still runs, or was killed; then repeat the "
+            "command that writes it"
         )
 
 
@@ -128,7 +128,7 @@ def remove_directory(path: str) -> None:
 def map_requests(function: Callable[[Any], Any], arguments: Iterable[Any], title: str) -> list[Any]:
     """Returns the results of `function`, which sends one request to an object store per argument.
 
-    Several threads call it. For many arguments a progress report appears under `title`.
+    Several threads send the requests. For many arguments a progress report appears under `title`.
     """
     arguments, results = list(arguments), []
     progress = Progress(title, len(arguments), unit="file")
@@ -143,7 +143,7 @@ def map_requests(function: Callable[[Any], Any], arguments: Iterable[Any], title
 def sizes(paths: Sequence[str]) -> dict[str, int]:
     """Returns path -> size in bytes."""
     if not any(map(is_remote, paths)):
-        # TensorFlow takes twice as long for a local file, which matters for 100,000 files.
+        # TensorFlow takes twice as long per local file, which matters for 100,000 files.
         return {path: os.path.getsize(path) for path in paths}
     title = f"looking at the files of {os.path.dirname(paths[0])}"
     return dict(zip(paths, map_requests(lambda path: tf.io.gfile.stat(path).length, paths, title)))
@@ -162,8 +162,8 @@ def write_atomically(path: str, data: bytes | str) -> None:
 def whole_files(directory: str) -> Iterator[Callable[[str], str]]:
     """Yields a function that maps a file's name to the local path at which to write the file.
 
-    At the end of the block all files are renamed into `directory`, in the order of the function's
-    calls. After an exception no file is renamed, and all are removed.
+    At the end of the block all files are moved into `directory`, in the order of the function's
+    calls. After an exception none is moved, and all are removed.
     """
     paths: dict[str, str] = {}
     if is_remote(directory):
@@ -183,7 +183,7 @@ def whole_files(directory: str) -> Iterator[Callable[[str], str]]:
 
 
 def upload(local: str, path: str) -> None:
-    """Copies a local file to an object store, where it appears whole, and compares the sizes."""
+    """Copies a local file to an object store and compares the sizes."""
     tf.io.gfile.copy(local, path, overwrite=True)
     there, here = tf.io.gfile.stat(path).length, os.path.getsize(local)
     if there != here:
@@ -205,7 +205,7 @@ def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:
 
 @contextlib.contextmanager
 def local_file(path: str) -> Iterator[str]:
-    """Yields a local path of a file for the duration of the block; a remote file is copied."""
+    """Yields a local path of a file for the duration of the block; copies a remote file."""
     if not is_remote(path):
         yield path
         return
@@ -217,10 +217,10 @@ def local_file(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def new_directory(path: str) -> Iterator[str]:
-    """Yields a local directory, which becomes `path` at the end or is removed after an error.
+    """Yields a local directory, which becomes `path` at the end of the block.
 
-    A remote directory contains UNFINISHED_FILE during the upload. An existing directory is replaced
-    if it contains this file, because a killed call left it; otherwise it is refused.
+    After an error it is removed. A remote `path` contains UNFINISHED_FILE during the upload. An
+    existing `path` is replaced if a killed call left this file in it; otherwise it is refused.
     """
     path = path.rstrip("/")
     mark = os.path.join(path, UNFINISHED_FILE)
@@ -232,6 +232,7 @@ def new_directory(path: str) -> Iterator[str]:
             yield space
             if not is_unfinished and names_in(path):
                 raise UserError(f"{path!r} has appeared meanwhile: name a new directory")
+            # Unique, so that a second call that uploads at the same time is noticed below.
             call = f"upload {secrets.token_hex(8)} is not finished, or was killed\n"
             write_atomically(mark, call)
             for parent, _, names in tf.io.gfile.walk(path) if is_unfinished else ():
@@ -261,7 +262,7 @@ def is_whole(directory: str) -> bool:
 
 
 def write_json(path: str, values: dict, indent: int = 2) -> None:
-    """Writes a JSON object, a line for each value, so that no reader ever sees half of it."""
+    """Writes a JSON object atomically, with one line per value."""
     write_atomically(path, json.dumps(values, indent=indent, ensure_ascii=False) + "\n")
 
 

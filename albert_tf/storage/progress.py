@@ -1,4 +1,4 @@
-"""Progress of a long job, with rate and time left: a bar on a terminal, plain lines in a log."""
+"""Shows progress, rate and time left of a long job: a bar on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 
 import tqdm
 
-_SECONDS_BETWEEN_LINES = 10.0  # minimum, in a log
+_SECONDS_BETWEEN_LINES = 10.0  # the least, in a log
 
 
 class Progress:
-    """Reports the progress of `total` units of work; an earlier run finished `done` of them."""
+    """Reports progress through `total` units of work; an earlier run has finished `done` units."""
 
     def __init__(self, label: str, total: int, done: int = 0, unit: str = "step"):
         self._label, self._total, self._unit = label, total, unit
@@ -24,7 +24,7 @@ class Progress:
             )
 
     def update(self, done: int, detail: str = "") -> None:
-        """Reports the total number of finished units; `detail` is appended to the line."""
+        """Reports that `done` units are finished in total; `detail` is appended to the line."""
         self._done = done
         if self._bar is not None:
             self._bar.set_postfix_str(detail, refresh=False)

@@ -15,15 +15,15 @@ from albert_tf.text.words import row_ids
 class AlignedPieces(NamedTuple):
     """The pieces of texts, with the span of original characters that each piece covers.
 
-    The span includes the space before the piece, and dropped combining marks behind it. Several
-    pieces may share a character (½ is `1`, `⁄`, `2`).
+    The span includes the space before the piece and dropped combining marks after it. Several
+    pieces may share a character (½ becomes `1`, `⁄`, `2`).
 
     Attributes:
       pieces: int32 [batch, (pieces)]; the other attributes are parallel to its flat values.
       starts, limits: int32 [all pieces], byte offsets of a piece in its text; limits are exclusive.
-      visible_before: int64 [all pieces], number of visible characters before the piece, counted
-        through all texts. Every character but white space is visible.
-      visible_through: int64 [all pieces], number of visible characters up to the piece's end.
+      visible_before: int64 [all pieces], number of visible characters (no white space) before the
+        piece, counted from the beginning of the first text.
+      visible_through: int64 [all pieces], the same number at the end of the piece.
     """
 
     pieces: tf.RaggedTensor
@@ -37,7 +37,7 @@ class AlignedPieces(NamedTuple):
 def character_class(test) -> str:
     """Returns a regular expression that matches one character for which `test` is true.
 
-    RE2's own classes differ: \\p{Mn} is not combining() != 0, \\s is ASCII.
+    RE2's classes differ from Python's: \\p{Mn} is not combining() != 0, and \\s is ASCII only.
     """
     ranges: list[list[int]] = []
     for code in range(sys.maxunicode + 1):
@@ -53,11 +53,11 @@ class WrittenCharacters:
     """The characters of texts, string [batch] of valid UTF-8.
 
     Attributes:
-      chars: string [batch, (characters)]. TensorFlow 2.15 has U+FFFD for noncharacters such as
-        U+10FFFF, but the offsets count the original bytes.
-      offsets, limits: int32 [all characters], the first byte of a character in its text, and the
-        byte after it.
-      is_space: bool [all characters], white space; every other character is visible.
+      chars: string [batch, (characters)]. TensorFlow 2.15 replaces noncharacters such as U+10FFFF
+        by U+FFFD here, but the offsets count the original bytes.
+      offsets, limits: int32 [all characters], offsets in the text of a character's first byte and
+        of the byte after the character.
+      is_space: bool [all characters], true for white space; all other characters are visible.
     """
 
     def __init__(self, texts: tf.Tensor):
@@ -73,7 +73,7 @@ class WrittenCharacters:
         self.is_space = matches(self.chars.flat_values, character_class(str.isspace))
 
     def align(self, pieces: tf.RaggedTensor, first: tf.Tensor, last: tf.Tensor) -> AlignedPieces:
-        """Returns pieces with the spans of their first to last characters, indexes [all pieces]."""
+        """Returns AlignedPieces; `first` and `last` are indices of each piece's characters."""
         is_visible = tf.cast(~self.is_space, tf.int64)
         visible_through = tf.cumsum(is_visible)
         return AlignedPieces(
@@ -95,10 +95,10 @@ class WrittenCharacters:
         return tf.maximum(ends, self.chars.row_starts())
 
     def find(self, places: tf.Tensor, preprocess: Callable, bases: tf.Tensor) -> tf.Tensor:
-        """Returns the index of the character behind each place, int64 [places].
+        """Returns the index of the original character at each place, int64 [places].
 
-        Places are offsets in the preprocessed texts, which begin at `bases`. Of several characters
-        at one place the last one is behind it: the others were dropped.
+        Places are offsets in the preprocessed texts, which begin at `bases`. If several characters
+        have the same place, the last one is returned: `preprocess` dropped the others.
         """
         chars, is_space = self.chars.flat_values, self.is_space
         text_of_char, chars_of_text = row_ids(self.chars), self.chars.row_splits
@@ -110,7 +110,7 @@ class WrittenCharacters:
         separates &= indices < tf.gather(self.ends(), text_of_char)
         different, which = tf.unique(chars)
         sizes = tf.gather(tf.strings.length(preprocess(different)), which)
-        # `preprocess` keeps noncharacters, which are U+FFFD here.
+        # Noncharacters, which may be U+FFFD here, keep their length in `preprocess`.
         sizes = tf.where(tf.equal(chars, "\ufffd"), self.limits - self.offsets, sizes)
         sizes = tf.where(is_space, tf.cast(separates, tf.int32), sizes)
         before = tf.concat([[0], tf.cumsum(tf.cast(sizes, tf.int64))], axis=0)
@@ -120,6 +120,6 @@ class WrittenCharacters:
 
 
 def matches(chars: tf.Tensor, regex: str) -> tf.Tensor:
-    """Returns whether a regular expression matches each whole string: bool of the same shape."""
+    """Returns for each string whether it fully matches a regular expression: bool, same shape."""
     different, which = tf.unique(chars)
     return tf.gather(tf.strings.regex_full_match(different, regex), which)

@@ -18,16 +18,16 @@ def questions_with_options(
     max_qa_length: int,
     blank: str | None,
 ) -> tf.Tensor:
-    """Returns for each option its question, with the option in the blanks or else at the end.
+    """Returns for each option the question with the option in its blanks, or else at its end.
 
-    The beginning of a long text may be missing, because the model reads only the last pieces.
+    The beginning of a long text may be missing, because only the last pieces become model inputs.
 
     Args:
       preprocess: `preprocess` of the tokenizer.
       questions: string [batch].
       options: string [batch * choices].
-      max_qa_length: number of pieces that the model reads, counted from the end.
-      blank: the text that an option replaces; None: no question has a blank.
+      max_qa_length: number of pieces, counted from the end, that become model inputs.
+      blank: the text that marks a blank, such as `_`; None: no question has a blank.
     """
     number = max_qa_length * CHARS_PER_PIECE
     # Search blanks after preprocessing, which turns a full-width blank into `_`.
@@ -42,22 +42,22 @@ def questions_with_options(
 
 
 def _fill_blanks(questions: tf.Tensor, options: tf.Tensor, blank: str, number: int) -> tf.Tensor:
-    """Replaces the blanks of each question by its option, within the last `number` characters.
+    """Replaces the blanks in the last `number` characters of each question by its option.
 
-    Without this limit a question of n blanks with an option of n characters would grow to n * n.
-    Takes and returns string [rows], valid UTF-8.
+    Without the limit a question of n blanks with an option of n characters would grow to n * n
+    characters. All texts are string [rows], valid UTF-8.
     """
     parts = tf.strings.split(questions, blank)
     row = row_ids(parts)
     is_last = tf.equal(tf.range(tf.size(row, tf.int64)) + 1, tf.gather(parts.row_limits(), row))
     in_blank = tf.where(is_last, tf.size(options, tf.int64), row)
-    options = tf.concat([options, [""]], axis=0)  # the last part has no option behind it
+    options = tf.concat([options, [""]], axis=0)  # no option follows the last part
     # Number of characters that follow each part and its option in the row.
     lengths = tf.strings.length(parts.flat_values, "UTF8_CHAR")
     lengths += tf.gather(tf.strings.length(options, "UTF8_CHAR"), in_blank)
     before = tf.concat([[0], tf.cumsum(tf.cast(lengths, tf.int64))], axis=0)
     behind = tf.gather(tf.gather(before, parts.row_limits()), row) - before[1:]
-    # Select the parts before the join, because the copies of the options take the memory.
+    # Select the parts before the join, because the copies of the options take most memory.
     is_read = behind < number
     row_lengths = tf.math.unsorted_segment_sum(tf.cast(is_read, tf.int64), row, parts.nrows())
     filled = tf.strings.join(

@@ -1,8 +1,8 @@
-"""Finds entities from tags of words and computes their F1, as defined by CoNLL's shared tasks.
+"""Finds the entities that word tags mark and computes their F1, as in CoNLL's shared tasks.
 
 The definition follows conlleval, the script of CoNLL-2000 to 2003. It is implemented here because
 the library seqeval has no wheel and no longer installs in a fresh environment (its setup script
-needs packages that pip does not bring). The tests have conlleval's output for 13 cases.
+needs packages that pip does not bring). The tests compare it with conlleval's output for 13 cases.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PREFIXES = {"L": "E", "U": "S"}
 def parse_tag(tag: str) -> tuple[str, str]:
     """Returns prefix (B, I, E, S or O) and type of a tag: `B-person` is ("B", "person").
 
-    Another text raises a KeyError.
+    Raises a KeyError for a text that is not a tag.
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
@@ -37,13 +37,13 @@ def are_entity_tags(tags: Iterable[str]) -> bool:
 
 
 def find_entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Returns (first word, word after the last, type) of the entities that tags mark.
+    """Returns (first word, word after the last, type) of each entity that the tags mark.
 
     The rule also covers invalid sequences. An entity begins at B and S; after E and S; where the
     type changes; and at any tag after O, except O. It ends before the next O or the next entity.
 
     Source: conlleval's startOfChunk and endOfChunk (version 2004-01-26).
-    Deviation: BIOES needs S, and B after an E of the same type; conlleval supports neither.
+    Deviation: conlleval supports neither S nor a B after an E of the same type; BIOES needs both.
     """
     entities = []
     before, start = (OUTSIDE, ""), 0
@@ -60,14 +60,14 @@ def find_entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
 def score_entities(
     examples: Iterable[Sequence[Set[tuple]]], types: Iterable[str]
 ) -> dict[str, float]:
-    """Returns `f1`, `precision` and `recall` of all entities, and `f1_TYPE` of each type.
+    """Returns `f1`, `precision` and `recall` over all entities, and `f1_TYPE` for each type.
 
-    An entity is correct if a known entity has the same bounds and type. The scores are fractions; a
-    score without a denominator is 0.
+    A found entity is correct if a known entity has the same bounds and type. The scores are
+    fractions; a score whose denominator is 0 is 0.
 
     Args:
-      examples: (known entities, found entities) of each example; an entity is (start, end, type).
-      types: the entity types that get an `f1_TYPE`; the totals count all types.
+      examples: (known entities, found entities) per example; an entity is (start, end, type).
+      types: the entity types that get an `f1_TYPE`; the other scores count all types.
     """
     counts: list[collections.Counter] = [collections.Counter() for _ in range(3)]
     for known, found in examples:

@@ -1,4 +1,4 @@
-"""SentencePiece tokenization as TensorFlow operations, and the import of tensorflow-text."""
+"""SentencePiece tokenization as TensorFlow operations, by means of tensorflow-text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORD_BOUNDARY = "\u2581"  # SentencePiece's mark of a space
 
 
 def import_tensorflow_text():
-    """Imports tensorflow-text only when needed, because its library of operations is large."""
+    """Imports tensorflow-text, only when needed, because its library of operations is large."""
     with warnings.catch_warnings():
         # tensorflow-text imports tensorflow_hub, and this imports the deprecated pkg_resources.
         warnings.filterwarnings("ignore", message=".*pkg_resources", category=UserWarning)
@@ -30,16 +30,17 @@ def import_tensorflow_text():
 
 @contextlib.contextmanager
 def on_host() -> Iterator[None]:
-    """Runs operations on this machine's CPU, even if the default is a GPU or a TPU's host."""
+    """Runs operations on this machine's CPU, even if the default is a GPU or the host of a TPU."""
+    # None drops the devices of enclosing scopes, which may be on another host.
     with tf.device(None), tf.device("CPU:0"):
         yield
 
 
 class InGraphTokenizer(tf.Module):
-    """AlbertTokenizer.encode as TensorFlow operations; a SavedModel holds the vocabulary.
+    """AlbertTokenizer.encode as TensorFlow operations, saved in a SavedModel with the vocabulary.
 
     Deviation: TensorFlow and Python use tables of different versions of Unicode. Some rare
-    characters of versions 13 to 16 keep their case or form on one side only: 275 with Python 3.11
+    characters of Unicode 13 to 16 keep their case or form on one side only: 275 with Python 3.11
     and TensorFlow 2.15; 96 with Python 3.13 and TensorFlow 2.21, 56 of them unknown to Python.
     """
 
@@ -70,7 +71,7 @@ class InGraphTokenizer(tf.Module):
         return tf.RaggedTensor.from_row_splits(rows.flat_values, row_splits)
 
     def segment(self, prepared: tf.Tensor) -> tf.RaggedTensor:
-        """Returns SentencePiece's own pieces for texts returned by `preprocess`."""
+        """Returns SentencePiece's own pieces, without digit-comma splits, of preprocessed texts."""
         return self._sentencepiece.tokenize(prepared)
 
     def preprocess(self, texts: tf.Tensor) -> tf.Tensor:
@@ -96,13 +97,13 @@ class InGraphTokenizer(tf.Module):
         original character separately, so the lengths of the results give each character's place.
 
         Deviation: the reference aligns pieces and text by their longest common subsequence. This
-        takes quadratic time and leaves changed characters unaligned; a question with a fifth of
-        unaligned characters is dropped. Error of our method: the parts of a piece that is split at
-        digit and comma are located by their lengths, counted from the piece's end. An invisible
-        control character in the piece shifts the parts by its length.
+        takes quadratic time and leaves changed characters unaligned; the reference drops a question
+        with a fifth of unaligned characters. Known error of our method: if a piece is split at
+        digit and comma, its parts are located by their lengths, counted from the piece's end. An
+        invisible control character in the piece then shifts the parts by its length.
         """
         prepared = self.preprocess(texts)
-        # Places are offsets in the concatenation of all prepared texts, with one byte between.
+        # Places are offsets in all prepared texts, concatenated with one byte between two texts.
         sizes = tf.cast(tf.strings.length(prepared), tf.int64)
         bases = tf.cumsum(sizes + 1, exclusive=True)
         pieces, begins, limits = self._tokenize_with_offsets(prepared, bases)
@@ -110,7 +111,7 @@ class InGraphTokenizer(tf.Module):
         places = offsets.flat_values + tf.gather(bases, row_ids(chars))
 
         written = WrittenCharacters(texts)
-        # The index of the original of each prepared character.
+        # For each prepared character, the index of the original character.
         origins = written.find(places, self.preprocess, bases)
 
         # If invisible characters follow a piece's space, the piece begins at the last of these.
@@ -138,7 +139,7 @@ class InGraphTokenizer(tf.Module):
         return written.align(pieces, starts, tf.maximum(next_start - 1, last))
 
     def _tokenize_with_offsets(self, prepared, bases):
-        """Returns pieces, ragged, and their begins and ends, int64 [all pieces]."""
+        """Returns ragged pieces, and the places of their begins and ends, int64 [all pieces]."""
         _, is_byte, lengths = self._tables
         pieces, begins, limits = self._sentencepiece.tokenize_with_offsets(prepared)
         ids, bases = pieces.flat_values, tf.gather(bases, row_ids(pieces))
@@ -168,7 +169,7 @@ class InGraphTokenizer(tf.Module):
 
     @functools.cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For each piece: whether it begins a word, whether it is a byte, its length in bytes."""
+        """Columns for all pieces: starts a word, is a byte piece (both bool), length in bytes."""
         pieces = self._tokenizer.pieces
         return (
             np.array([piece.startswith(WORD_BOUNDARY) for piece in pieces]),

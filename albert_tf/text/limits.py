@@ -18,7 +18,7 @@ from albert_tf.text.in_graph import import_tensorflow_text
 # if it consists mostly of white space, combining marks or characters that the vocabulary lacks.
 CHARS_PER_PIECE = 64
 
-# Characters that NFKD makes from one character: 18 from U+FDFA, 3 from a Korean syllable.
+# NFKD may turn one character into several: U+FDFA into 18, a Korean syllable into 3.
 MOST_OF_ONE_CHAR, MANY_OF_ONE_CHAR = 18, 3
 
 _LONGEST_CHAR = 4  # bytes of UTF-8
@@ -27,7 +27,7 @@ _LONGEST_CHAR = 4  # bytes of UTF-8
 def chars_of_sequence(texts: tf.Tensor, max_seq_length: int) -> tf.Tensor:
     """Truncates texts, string [batch], to the characters that a sequence can need.
 
-    Leading white space is removed first.
+    Removes leading white space first, so that it does not use up the limit.
     """
     start = "^" + character_class(str.isspace) + "+"
     texts = tf.strings.regex_replace(texts, start, "", replace_global=False)
@@ -35,15 +35,15 @@ def chars_of_sequence(texts: tf.Tensor, max_seq_length: int) -> tf.Tensor:
 
 
 def first_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
-    """Returns the first `number` characters of texts, string [batch]; invalid bytes are U+FFFD.
+    """Returns the first `number` characters of texts, string [batch]; invalid bytes become U+FFFD.
 
-    A text that NFKD would make more than 3 * number long is cut to number / 18 characters.
+    If NFKD would turn them into more than 3 * number characters, returns the first number / 18.
     """
     return _cut(texts, number, lambda texts, size, unit: tf.strings.substr(texts, 0, size, unit))
 
 
 def last_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
-    """Returns the last characters, as first_chars does the first; drops trailing white space."""
+    """Drops trailing white space and returns the last `number` characters; see first_chars."""
     texts = tf.strings.regex_replace(texts, character_class(str.isspace) + "+$", "")
     return _cut(texts, number, _end)
 
@@ -55,8 +55,8 @@ def num_prepared(texts: tf.Tensor) -> tf.Tensor:
 
 
 def _cut(texts: tf.Tensor, number: int, part: Callable) -> tf.Tensor:
-    """Returns the `part` of `number` characters of texts."""
-    # Truncate by bytes first, which is cheap. A character cut in two is beyond the kept characters.
+    """Keeps a `part` of `number` characters, or number / 18 if NFKD would lengthen it too much."""
+    # Truncate by bytes first, which is cheap. If it cuts a character in two, that one is dropped.
     texts = part(texts, _LONGEST_CHAR * number, "BYTE")
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = part(texts, number, "UTF8_CHAR")

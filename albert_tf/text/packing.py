@@ -14,13 +14,13 @@ LENGTH_STEP = 16
 
 NUM_SPECIAL_PIECES = 3  # [CLS] and two [SEP]
 
-# The names of a packed sequence's parts in records, as in the reference, and at the model.
+# Names of a packed sequence's tensors: in records (as in the reference), and as model inputs.
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 _OF_MODEL = ("input_word_ids", "input_mask", "input_type_ids")
 
 
 def model_inputs(tokens: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the FEATURES under the names of the model's inputs."""
+    """Returns the FEATURES of `tokens` under the names of the model's inputs."""
     return {name: tokens[feature] for name, feature in zip(_OF_MODEL, FEATURES)}
 
 
@@ -42,7 +42,7 @@ def lay_out(
         length of B. Length -1: the row has no B and no second [SEP].
       seq_len: length of the rows, at least the longest layout.
       special_ids: ids of [CLS] and [SEP].
-      pad_id: the piece that fills a row behind its last [SEP].
+      pad_id: the piece that fills a row after its last [SEP].
 
     Returns:
       int32 [rows, seq_len] piece ids, mask (1 = real) and type ids (1 = B and its [SEP], 0 = all
@@ -84,8 +84,8 @@ class Packer:
     ) -> dict[str, tf.Tensor]:
         """Packs texts of any length; see `pack`.
 
-        Too long a pair loses pieces one by one at the end of its longer part, or of the second
-        part if both are equally long.
+        A pair that is too long loses pieces one by one at the end of its longer part, or of the
+        second part if both are equally long.
 
         Source: the reference's _truncate_seq_pair, in closed form.
         """
@@ -94,6 +94,7 @@ class Packer:
             return self.pack(first, first_length=tf.minimum(first_length, self.max_seq_length - 2))
         second_length = second.row_lengths()
         room = self.max_seq_length - 2 - tf.cast(has_second, tf.int64)
+        # A part may use the room that the other leaves, at least half; the first gets an odd piece.
         first_length = tf.minimum(first_length, tf.maximum(room - second_length, (room + 1) // 2))
         second_length = tf.minimum(second_length, room - first_length)
         return self.pack(first, second, first_length, tf.where(has_second, second_length, -1))
@@ -107,8 +108,7 @@ class Packer:
     ) -> dict[str, tf.Tensor]:
         """Packs `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`.
 
-        Rows are padded to the longest row, rounded up to a multiple of LENGTH_STEP, but at most to
-        max_seq_length.
+        Rows get the length of the longest, rounded up to LENGTH_STEP, but at most max_seq_length.
 
         Args:
           first: int32 [rows, (pieces)].
@@ -131,7 +131,7 @@ class Packer:
         longest = tf.cast(tf.maximum(longest, 2), tf.int32)
         seq_len = tf.minimum(rounded_up(longest), tf.cast(self.max_seq_length, tf.int32))
         laid_out = lay_out(
-            # One extra piece, because tf.gather needs at least one.
+            # One extra piece, because tf.gather fails on an empty tensor.
             tf.concat([first.flat_values, second.flat_values, [self._pad_id]], axis=0),
             tuple(tf.cast(column, tf.int32) for column in parts),
             seq_len,
@@ -162,11 +162,11 @@ class Packer:
         max_query_length: int,
         doc_stride: int,
     ) -> tuple[dict[str, tf.Tensor], Windows, tf.Tensor]:
-        """Packs each window of each query's context, both int32 [batch, (pieces)].
+        """Packs each query with each window of its context.
 
-        A query is truncated to max_query_length pieces, or to fewer if the context has no room.
-        The last result is the position of each window's first context piece in its sequence, int64
-        [windows].
+        Queries and contexts are int32 [batch, (pieces)]. A query is truncated to max_query_length
+        pieces, or to fewer if they leave no room for the context. Returns packed sequences, their
+        Windows, and the position of each window's first context piece, int64 [windows].
         """
         longest = self.max_seq_length - NUM_SPECIAL_PIECES - 1
         queries = queries[:, : min(max_query_length, longest)]
@@ -182,9 +182,9 @@ class Packer:
     ) -> tuple[dict[str, tf.Tensor], Windows]:
         """Packs the windows of texts, string [batch, (words)]; each word is tokenized separately.
 
-        The packed windows also have `word`, int32 [windows, seq_len]: at its first piece the word's
-        number, 0 elsewhere. Words are numbered from 1 through all texts, each only in the window
-        with the most context around it.
+        Words are numbered from 1 through all texts. The packed windows also have `word`, int32
+        [windows, seq_len]: a word's number at its first piece in the window with the most context
+        around it, 0 elsewhere.
         """
         different, which = tf.unique(words.flat_values)
         pieces = tokenizer(different)
@@ -223,5 +223,5 @@ class Packer:
 
 
 def rounded_up(lengths: tf.Tensor) -> tf.Tensor:
-    """Returns the next multiple of LENGTH_STEP."""
+    """Rounds lengths up to a multiple of LENGTH_STEP."""
     return -(-lengths // LENGTH_STEP) * LENGTH_STEP

@@ -1,4 +1,4 @@
-"""Tokenizes text by SentencePiece or WordPiece, in Python and (by in_graph()) in TensorFlow."""
+"""Tokenizes text with SentencePiece or WordPiece, in Python or as TensorFlow operations."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from albert_tf.text import wordpiece
 from albert_tf.text.in_graph import WORD_BOUNDARY, InGraphTokenizer, on_host
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
-# The first pieces of every ALBERT vocabulary. The last three are control pieces, which text never
-# produces.
+# The first pieces of every ALBERT vocabulary. Text never produces the last three (control pieces).
 PAD, UNK, CLS, SEP, MASK = "<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"
 
 VOCABULARY_FILE = "spiece.model"
@@ -33,7 +32,7 @@ WORDPIECE_FILE = "vocab.txt"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
 # A longer word (in characters) or text (in pieces) may have ties between segmentations: the float32
-# sum of many scores rounds small differences away. Of 600 texts of 1,000 words, 1 had a tie.
+# sum of many scores rounds small differences away. One of 600 texts of 1,000 words had a tie.
 _LONGEST_WORD = 64
 _LONGEST_TEXT = 512
 
@@ -51,28 +50,27 @@ def preprocess(text: str, do_lower_case: bool) -> str:
 
 
 class AlbertTokenizer:
-    """Tokenizes text to piece ids with a SentencePiece model, without special pieces.
+    """Tokenizes text to the piece ids of a SentencePiece model; adds no special pieces.
 
     Pieces that end in a digit and a comma are split once more (`▁2010,` -> `▁2010` `,`), as in the
     training of the published models.
 
     Source: the reference's tokenization.FullTokenizer and encode_pieces.
-    Deviation: `3.0,` becomes `▁3 . 0 ,`; under Python 3 the reference leaves a stray boundary
-    mark (`▁3 . ▁0 ,`) because it compares a string with bytes.
+    Deviation: `3.0,` becomes `▁3 . 0 ,`. Under Python 3 the reference leaves a stray boundary
+    mark (`▁3 . ▁0 ,`), because it compares a string with bytes.
 
     Args:
       spm_model_file: a SentencePiece model with ALBERT's control pieces; or a WordPiece vocabulary
         (a .txt file), which gives a WordPieceTokenizer.
       do_lower_case: whether to lower-case the text, as the published English models do.
 
-    Raises:
-      UserError: if the file is neither.
+    Raises a UserError if the file is neither kind of vocabulary.
     """
 
     vocabulary_name = VOCABULARY_FILE  # the file's name in a model's directory
 
     def __new__(cls, spm_model_file: str, do_lower_case: bool = True):  # noqa: ARG004  for __init__
-        """Chooses the class by the file's name: a .txt file is a WordPiece vocabulary."""
+        """Creates a WordPieceTokenizer if the file's name ends in .txt."""
         if cls is AlbertTokenizer and os.fspath(spm_model_file).endswith(".txt"):
             cls = WordPieceTokenizer
         return super().__new__(cls)
@@ -118,8 +116,7 @@ class AlbertTokenizer:
 
         Without a tokenizer_config.json the text is lower-cased, as for the published models.
 
-        Raises:
-          UserError: if a file is missing or malformed.
+        Raises a UserError if a file is missing or malformed.
         """
         return cls(find_vocabulary(directory), read_do_lower_case(directory))
 
@@ -130,7 +127,7 @@ class AlbertTokenizer:
         files.write_atomically(os.path.join(directory, TOKENIZER_CONFIG_FILE), settings)
 
     def preprocess(self, text: str) -> str:
-        """Returns the text that SentencePiece splits into pieces."""
+        """Prepares text for SentencePiece; see the function `preprocess`."""
         return preprocess(text, self.do_lower_case)
 
     def encode(self, text: str) -> list[int]:
@@ -158,8 +155,8 @@ class AlbertTokenizer:
         """Returns whether segmentations of equal score may exist (`e ee` and `ee e` for `eee`).
 
         Releases of SentencePiece resolve ties differently, and tensorflow-text contains an older
-        release than the Python package. So tensorflow-text tokenizes such text: text with repeated
-        strings, words of more than 64 characters, or more than 512 pieces. It is rare.
+        release than the Python package. So tensorflow-text tokenizes such text, which is rare: text
+        with repeated strings, words of more than 64 characters, or more than 512 pieces.
         """
         if len(ids) > _LONGEST_TEXT:
             return True
@@ -170,10 +167,10 @@ class AlbertTokenizer:
 
     @functools.cached_property
     def _repeated_roots(self) -> list[float]:
-        """For each piece the number of the string that it repeats (`ee` and `e` repeat `e`).
+        """For each piece, a number for the string that it repeats (`ee` and `e` both repeat `e`).
 
-        Two pieces may be swapped if they repeat the same string. A piece that shares its string
-        with no other piece has nan, which equals no number.
+        Two adjacent pieces can be swapped if they repeat the same string. A piece that shares its
+        string with no other piece gets nan, which equals no number.
         """
         roots = [piece[: (piece + piece).find(piece, 1)] for piece in self.pieces]
         counts = collections.Counter(roots)
@@ -190,7 +187,7 @@ class AlbertTokenizer:
 
     @functools.cached_property
     def digit_comma_splits(self) -> dict[int, list[int]]:
-        """Returns piece that ends in a digit and a comma -> the pieces that replace it."""
+        """Returns id of a piece that ends in a digit and a comma -> ids of its replacement."""
         splits = {}
         for piece_id, piece in enumerate(self.pieces):
             if not re.search(r"\d,$", piece):
@@ -209,8 +206,8 @@ class AlbertTokenizer:
         character. All other pieces continue the preceding word.
 
         Deviation: in the reference every piece with a character outside [A-Za-z] begins a word, so
-        numbers and other scripts have no whole words. There, punctuation of several characters
-        (`...`) continues a word.
+        numbers and other scripts have no whole words. But punctuation of several characters
+        (`...`) continues a word in the reference.
         """
         processor = self._processor
 
@@ -227,7 +224,7 @@ class AlbertTokenizer:
         return np.array([begins(i, piece) for i, piece in enumerate(self.pieces)])
 
     def replacement_ids(self) -> np.ndarray:
-        """Returns the pieces, int32, that may replace a masked piece: no control or byte pieces."""
+        """Returns the ids that may replace a masked piece, int32 [n]: no control or byte pieces."""
         processor = self._processor
         tests = (processor.is_control, processor.is_unknown, processor.is_unused, processor.is_byte)
         ids = [i for i in range(self.vocab_size) if not any(test(i) for test in tests)]
@@ -243,7 +240,7 @@ class AlbertTokenizer:
         return [self.pad_id, self.cls_id, self.sep_id, *marks]
 
     def unknown_shares(self, pieces: np.ndarray, row_splits: np.ndarray) -> np.ndarray:
-        """Returns the share of `<unk>` among the text pieces of each row, 1 without text.
+        """Returns the share of `<unk>` in each row's text pieces, float32 [rows]; 1 without text.
 
         Args:
           pieces: int32 [all pieces].
@@ -274,7 +271,7 @@ class AlbertTokenizer:
 class WordPieceTokenizer(AlbertTokenizer):
     """Tokenizes text to piece ids: splits each word into the longest pieces of a vocabulary.
 
-    A word that the pieces cannot spell is [UNK]. Special pieces in text (`[MASK]`) are plain text.
+    A word that the pieces cannot spell becomes [UNK]. `[MASK]` in a text is plain text.
 
     Source: BERT's tokenization.FullTokenizer; Hugging Face's tokenizers (BertNormalizer).
     Deviation: as in Hugging Face's code, accents are dropped first, and then each letter is
@@ -286,8 +283,7 @@ class WordPieceTokenizer(AlbertTokenizer):
       vocabulary_file: one piece per line, including [PAD], [UNK], [CLS], [SEP] and [MASK].
       do_lower_case: whether to lower-case the text and drop accents.
 
-    Raises:
-      UserError: if the file is not a WordPiece vocabulary.
+    Raises a UserError if the file is not a WordPiece vocabulary.
     """
 
     vocabulary_name = WORDPIECE_FILE
@@ -317,7 +313,7 @@ class WordPieceTokenizer(AlbertTokenizer):
         self._word_ids = functools.lru_cache(1 << 16)(self._split_word)
 
     def preprocess(self, text: str) -> str:
-        """Returns the text with spaces around each word that is split into pieces."""
+        """Prepares text and puts spaces around each word that will be split into pieces."""
         return " ".join(text.translate(wordpiece.prepared(self.do_lower_case)).split(" "))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -367,7 +363,7 @@ class WordPieceTokenizer(AlbertTokenizer):
         return np.array([begins(piece) for piece in self.pieces])
 
     def replacement_ids(self) -> np.ndarray:
-        """Returns the pieces, int32, that may replace a masked piece: no special or unused ones."""
+        """Returns the ids that may replace a masked piece, int32 [n]: no special or unused ones."""
         ids = [
             i
             for i, piece in enumerate(self.pieces)
@@ -376,7 +372,7 @@ class WordPieceTokenizer(AlbertTokenizer):
         return np.array(ids, np.int32)
 
     def in_graph(self) -> wordpiece.InGraphWordPiece:
-        """Returns the same tokenizer as TensorFlow operations: for a graph, and for many texts."""
+        """Returns this tokenizer as TensorFlow operations, for a graph or for many texts."""
         with tf.init_scope(), on_host():
             return self._in_graph
 
@@ -393,6 +389,6 @@ def find_vocabulary(directory: str) -> str:
 
 
 def read_do_lower_case(directory: str) -> bool:
-    """Returns the setting of tokenizer_config.json; True without the file."""
+    """Returns do_lower_case of a directory's tokenizer_config.json; True without the file."""
     path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
     return files.read_json_if_exists(path).get("do_lower_case", True)

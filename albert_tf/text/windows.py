@@ -10,13 +10,13 @@ from albert_tf.text.words import row_ids
 
 
 class Windows(NamedTuple):
-    """Windows over the pieces of texts; the windows of a text are successive rows.
+    """Windows over the pieces of texts; the windows of one text are successive rows.
 
     Attributes:
       counts: int64 [batch], number of windows of each text.
       text: int64 [windows], index of the window's text.
       first: int64 [windows], index of the window's first piece among the pieces of all texts.
-      pieces: int64 [windows, (pieces)], indexes of the window's pieces, likewise.
+      pieces: int64 [windows, (pieces)], indices of the window's pieces among all texts' pieces.
       is_max_context: bool [pieces of all windows], true in exactly one window for each piece: the
         window with the most context on both sides of the piece.
     """
@@ -31,11 +31,12 @@ class Windows(NamedTuple):
 def cut(texts: tf.RaggedTensor, room: tf.Tensor, doc_stride: int) -> Windows:
     """Splits each text, [batch, (pieces)], into windows; an empty text has one empty window.
 
-    A window has at most `room` pieces, int64 [batch], at least 1. The next one begins `doc_stride`
-    pieces behind its beginning, or `room` if this is less.
+    A window of a text has at most `room` pieces; `room` is int64 [batch], at least 1. The next
+    window starts min(doc_stride, room) pieces after the start of this one.
     """
     num_pieces = texts.row_lengths()
     stride = tf.minimum(room, doc_stride)
+    # One window, and one more for each stride, or part of it, that exceeds the room.
     counts = 1 + -(-tf.maximum(num_pieces - room, 0) // stride)
     text = tf.repeat(tf.range(texts.nrows()), counts)
     first = tf.ragged.range(counts).flat_values * tf.gather(stride, text)

@@ -1,4 +1,4 @@
-"""WordPiece: the preparation of text, and the tokenizer in the TensorFlow graph.
+"""Prepares text for WordPiece, and tokenizes it in the TensorFlow graph.
 
 Python and the graph prepare text by the same table of characters. tensorflow-text's
 FastBertTokenizer is not used: according to its source (not run) it folds case (ß becomes ss).
@@ -20,7 +20,7 @@ CONTINUATION = "##"  # before a piece that continues a word
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # characters; a longer word is [UNK]
 LONGEST_PIECE = 256  # bytes; tensorflow-text's limit
-# Replaces a longer word in the graph. Prepared text never contains this string.
+# Replaces a word longer than LONGEST_WORD in the graph. Prepared text never contains this string.
 _NO_WORD = "\ufffd\ufffd"
 
 # Ranges of Chinese characters. Each character is a word.
@@ -58,7 +58,7 @@ def _prepare(code: int, do_lower_case: bool) -> str:
 
 
 class _Prepared(dict):
-    """Code of a character -> the text that replaces it, for str.translate; filled on demand."""
+    """A table for str.translate: character code -> the text that replaces it. Filled on demand."""
 
     def __init__(self, do_lower_case: bool):
         self._do_lower_case = do_lower_case
@@ -79,7 +79,7 @@ prepared = functools.cache(_Prepared)
 
 @functools.cache
 def _changes(do_lower_case: bool) -> dict[int, list[int]]:
-    """Returns code of each character that changes -> codes of the characters that replace it."""
+    """Returns character code -> codes of the replacement, for all characters that are replaced."""
     texts = ((code, _prepare(code, do_lower_case)) for code in range(sys.maxunicode + 1))
     return {
         code: [*map(ord, text)]
@@ -89,18 +89,18 @@ def _changes(do_lower_case: bool) -> dict[int, list[int]]:
 
 
 class InGraphWordPiece(tf.Module):
-    """WordPieceTokenizer.encode as TensorFlow operations; a SavedModel holds the vocabulary."""
+    """WordPieceTokenizer.encode as TensorFlow operations, saved with the vocabulary."""
 
     def __init__(self, tokenizer):
         super().__init__(name="tokenizer")
         self._wordpiece = import_tensorflow_text().FastWordpieceTokenizer(
             vocab=tokenizer.pieces,
             token_out_type=tf.int32,
-            max_bytes_per_word=4 * LONGEST_WORD,
+            max_bytes_per_word=4 * LONGEST_WORD,  # a character has at most 4 bytes
             no_pretokenization=True,
         )
         self._unk_id = tokenizer.unk_id
-        # Lengths in characters; a word's later pieces have 2 fewer, because of ##.
+        # Lengths in characters, with ##: a word's later pieces cover 2 characters less.
         lengths = [len(piece) for piece in tokenizer.pieces]
         self._lengths = tf.constant(lengths, tf.int64)
         changes = _changes(tokenizer.do_lower_case)
@@ -120,9 +120,10 @@ class InGraphWordPiece(tf.Module):
         return tf.strings.unicode_encode(codes, "UTF-8")
 
     def _prepare(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Returns prepared characters and the indexes of their original characters.
+        """Returns codes of prepared characters, and the indices of their original characters.
 
-        int32 [batch, (characters)], and int64 [all characters + 1], counted through all texts.
+        Codes are int32 [batch, (characters)]. Indices are int64 [all characters + 1], counted
+        through all texts; the last one is the number of original characters.
         """
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         codes = tf.strings.unicode_decode(texts, "UTF-8")
@@ -141,12 +142,12 @@ class InGraphWordPiece(tf.Module):
     def _tokenize(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
         """Returns pieces, int32 [batch, (pieces)], and their first and last characters.
 
-        Characters are int64 [all pieces], counted through all texts.
+        Characters are indices, int64 [all pieces], counted through all texts.
         """
         codes, origins = self._prepare(texts)
         flat, text_of_char = codes.flat_values, row_ids(codes)
         is_letter = tf.not_equal(flat, ord(" "))
-        # A text's first character begins a word, whatever the previous text ends with.
+        # The first character of a text begins a word, whatever the previous text ends with.
         is_other_text = tf.not_equal(text_of_char[1:], text_of_char[:-1])
         follows = tf.concat([[False], is_letter[:-1] & ~is_other_text], axis=0)[: tf.size(flat)]
         is_start = is_letter & ~follows
@@ -176,7 +177,7 @@ class InGraphWordPiece(tf.Module):
             pieces.row_lengths(), tf.gather(text_of_char, starts), codes.nrows()
         )
         limits = begins + length
-        # Dropped marks behind a piece belong to the piece.
+        # Dropped marks after a piece belong to the piece.
         last = tf.maximum(tf.gather(origins, limits) - 1, tf.gather(origins, limits - 1))
         pieces = tf.RaggedTensor.from_row_lengths(pieces.flat_values, counts)
         return pieces, tf.gather(origins, begins), last
@@ -185,7 +186,7 @@ class InGraphWordPiece(tf.Module):
         """Tokenizes texts, string [batch] of valid UTF-8, and locates the pieces in them."""
         pieces, first, last = self._tokenize(texts)
         written = WrittenCharacters(texts)
-        # If the end of a text was dropped, the next kept character is in the next text: the last
-        # piece must not extend there.
+        # If the end of a text was dropped, the next kept character is in the next text. The last
+        # piece must not extend into that text.
         last_of_text = tf.gather(written.chars.row_limits() - 1, row_ids(pieces))
         return written.align(pieces, first, tf.minimum(last, last_of_text))

@@ -1,4 +1,4 @@
-"""Splits raw text into words with their positions: one rule, in Python and in the graph."""
+"""Splits raw text into words with positions, by the same rule in Python and in the graph."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import unicodedata
 import numpy as np
 import tensorflow as tf
 
-# Scripts written without spaces, as named in Unicode's character names. In these scripts every
+# Scripts written without spaces, as Unicode's character names spell them. In these scripts every
 # piece, or character, is a word.
 SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
@@ -17,7 +17,7 @@ _SPACE, _LETTER, _MARK, _ALONE, _OTHER = range(5)
 
 
 def split_words(text: str) -> np.ndarray:
-    """Returns the words of a text: int32 [words, 2], first character and end (exclusive).
+    """Returns each word's first character and end (exclusive) in a text, int32 [words, 2].
 
     A word is a run of letters, digits and marks. Every other character except white space is a word
     by itself, and so is a character of a script without spaces, together with its marks.
@@ -43,7 +43,7 @@ def split_words_in_graph(texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
     codes = tf.strings.unicode_decode(texts, "UTF-8")
     begins, kinds = (tf.constant(column, tf.int32) for column in _kind_ranges())
     found = tf.searchsorted(begins, codes.flat_values, side="right") - 1
-    # A space behind each text, so that no word continues in the next text.
+    # Append a space to each text, so that no word continues in the next text.
     kind = codes.with_flat_values(tf.gather(kinds, found))
     kind = tf.concat([kind, tf.fill([chars.nrows(), 1], _SPACE)], axis=1)
     places = tf.ragged.range(kind.row_lengths()).flat_values
@@ -73,7 +73,7 @@ def split_words_in_graph(texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
 def row_ids(values: tf.RaggedTensor) -> tf.Tensor:
     """Returns the row of each value: int64 [values].
 
-    RaggedTensor.value_rowids takes memory for rows x longest row: 4 GB for 5,000 rows of one value
+    RaggedTensor.value_rowids would allocate rows x longest row: 4 GB for 5,000 rows of one value
     and one row of 90,000 values.
     """
     places = tf.range(tf.size(values.flat_values, tf.int64))
@@ -83,7 +83,7 @@ def row_ids(values: tf.RaggedTensor) -> tf.Tensor:
 def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
     """Joins the strings of each row: string [rows, (strings)] to string [rows].
 
-    tf.strings.reduce_join takes memory for rows x longest row: 9 GB for 20,000 rows of two strings
+    tf.strings.reduce_join would allocate rows x longest row: 9 GB for 20,000 rows of two strings
     and one row of 50,000 strings.
     """
     return tf.strings.unsorted_segment_join(
@@ -94,16 +94,17 @@ def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
 def _starts_and_limits(kind, before):
     """Returns which characters begin a word, and which follow the end of a word.
 
-    Takes the kinds of characters and of those before them, arrays or tensors [characters].
+    `kind` and `before` are the kinds of each character and of the one before, [characters].
     """
     goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
+    # A mark belongs to any character before it, even to punctuation.
     goes_on |= (kind == _MARK) & (before != _SPACE)
     return (kind != _SPACE) & ~goes_on, (before != _SPACE) & ~goes_on
 
 
 @functools.cache
 def _kind_ranges() -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first codes of ranges of characters of one kind, and the kinds: [ranges] each."""
+    """Returns ranges of characters of one kind: their first codes and kinds, [ranges] each."""
     kinds = np.fromiter(map(_kind, map(chr, range(sys.maxunicode + 1))), np.int32)
     begins = np.flatnonzero(np.concatenate([[True], kinds[1:] != kinds[:-1]]))
     return begins, kinds[begins]

@@ -1,1 +1,1 @@
-"""One module of a SavedModel for each kind of model."""
+"""Modules that are saved as SavedModels: one class for each kind of model."""

@@ -1,4 +1,4 @@
-"""A pre-trained model: embeddings, sentence order, masked pieces; and its encoder alone."""
+"""Serves pre-trained models (embeddings, sentence order, masked pieces), or only an encoder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .serving_module import TextModule
 
 
 class EncoderModule(TextModule):
-    """Embeds texts."""
+    """Embeds texts with the encoder of any model."""
 
     table = signatures.ENCODER
 
@@ -34,7 +34,7 @@ class EncoderModule(TextModule):
 
 
 class PreTrainingModule(EncoderModule):
-    """Answers with a pre-trained model: embeddings, sentence order, masked pieces."""
+    """Answers with a pre-trained model: embeddings, sentence order, masked pieces, scores."""
 
     table = signatures.PRETRAINING
 
@@ -65,7 +65,7 @@ class PreTrainingModule(EncoderModule):
         }
 
     def _fill_masks(self, tokens: dict) -> dict:
-        """Returns `num_masks` [batch]; `pieces` and `probabilities` [masks of all texts, k]."""
+        """Returns `num_masks` [batch], and `pieces` and `probabilities` [masks of all texts, k]."""
         sequence_output = self.encode(**tokens)["sequence_output"]
         is_mask = tf.equal(tokens["input_ids"], self.served.tokenizer.mask_id)
         is_mask &= tf.cumsum(tf.cast(is_mask, tf.int32), axis=1) <= signatures.MAX_MASKS
@@ -84,12 +84,13 @@ class PreTrainingModule(EncoderModule):
     def _tokenize_around_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Returns int32 [batch, (pieces)] with mask_id where a text has `[MASK]`.
 
-        Text directly after a mask has no word boundary: `the [MASK].` ends with the piece `.` as in
-        training, not with `▁ .` or `▁.` as at the beginning of a text.
+        Text directly after a mask gets no word boundary. So `the [MASK].` ends with the piece `.`
+        as in training, and not with `▁ .` or `▁.` as at the beginning of a text.
         """
         parts = tf.strings.split(self.read(texts), MASK)
         after_mask = tf.ragged.range(parts.row_lengths()).flat_values > 0
         flat = parts.flat_values
+        # Whether a part begins without white space.
         touches = tf.equal(tf.strings.regex_replace(flat, r"^[\s\p{Z}]", ""), flat)
 
         pieces = self.tokenizer(flat)
@@ -108,7 +109,7 @@ class PreTrainingModule(EncoderModule):
         return tf.RaggedTensor.from_row_splits(pieces.flat_values, row_splits)
 
     def _without_boundary(self) -> list[int]:
-        """Returns for each piece its id without the word boundary; -1: the boundary alone."""
+        """Returns for each piece the id of the piece without `▁`, if any; -1 for `▁` alone."""
         pieces = self.served.tokenizer.pieces
         ids = {**{piece: i for i, piece in enumerate(pieces)}, "": -1}
         return [
@@ -117,7 +118,7 @@ class PreTrainingModule(EncoderModule):
         ]
 
     def score(self, text) -> dict:
-        """Answers the signature `score`, as albert_tf.SentenceScorer does; 0 without a piece."""
+        """Answers the signature `score` like albert_tf.SentenceScorer, but 0 for an empty text."""
         tokens = self.pack_texts(text, None)
         lengths = tf.reduce_sum(tf.cast(tokens["input_mask"], tf.int64), axis=1)
         cost, most = tf.reduce_sum((lengths - 2) * lengths), signatures.MAX_SCORED_POSITIONS
@@ -159,7 +160,7 @@ class PreTrainingModule(EncoderModule):
         }
 
     def _log_probs(self, place, piece, **tokens) -> dict:
-        """Returns `log_prob` [rows] of each row's `piece`, predicted at its `place`."""
+        """Returns `log_prob` [rows], the log probability of each row's `piece` at its `place`."""
         encoded = self.encode(**tokens)["sequence_output"]
         at_place = tf.gather(encoded, place[:, tf.newaxis], batch_dims=1)
         log_probs = tf.nn.log_softmax(self._masked_lm(at_place)[:, 0])
@@ -175,7 +176,7 @@ class PreTrainingModule(EncoderModule):
         return {**encoded, "mlm_logits": self._masked_lm(masked)}
 
     def _masked_lm(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Returns the masked LM's logits [..., V] of the last block's outputs [..., H]."""
+        """Maps outputs of the last block [..., H] to the masked LM's logits [..., V]."""
         return self.model.masked_lm(outputs, self.encoder.embeddings.word_embeddings)
 
     def sop(self, **tokens) -> dict:

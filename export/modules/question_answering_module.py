@@ -15,12 +15,12 @@ from .serving_module import ServingModule
 
 
 class QuestionAnsweringModule(ServingModule):
-    """Finds answers in texts, with either of the models for it.
+    """Finds answers in texts; serves both classes of question-answering models.
 
-    There is no signature `examples`: an answer is text, and records hold pieces only. The threshold
-    for "no answer" is set at fine-tuning.
+    It has no signature `examples`, because an answer is text and records contain only pieces. The
+    threshold for "no answer" is set in fine-tuning.
 
-    Source: the reference's squad_utils, after BERT's run_squad.
+    Source: the reference's squad_utils, which follows BERT's run_squad.
     Deviation: a question is also truncated if it leaves no room for the context.
     """
 
@@ -74,13 +74,13 @@ class QuestionAnsweringModule(ServingModule):
     def _at_positions(
         self, tokens: dict, aligned: AlignedPieces, windows: Windows, offsets: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns the inputs of `answer` for each position of the packed windows.
+        """Returns further inputs of `answer` for each position of the packed windows.
 
-        Bool `may_start` and `may_end`, int64 `visible_before` and `visible_through` of
-        AlignedPieces; all [windows, seq_len].
+        These are bool `may_start` and `may_end`, and AlignedPieces' int64 `visible_before` and
+        `visible_through`, all [windows, seq_len].
         """
         piece = windows.pieces.flat_values
-        # Positions of the sequences as columns of the windows; the last column is empty.
+        # Map positions of the sequences to columns of the windows; the last column is empty.
         column = tf.range(tf.shape(tokens["input_ids"])[1], dtype=tf.int64)
         column = column - offsets[:, tf.newaxis]
         num_columns = windows.pieces.bounding_shape(axis=1)
@@ -99,7 +99,7 @@ class QuestionAnsweringModule(ServingModule):
         }
 
     def answer(self, windows: dict) -> dict:
-        """Finds the best span of each window made by `serving_default`, except blank spans.
+        """Finds the best span, except blank spans, in each window that `serving_default` makes.
 
         Returns float64 [windows] `score` (-inf without a span) and `no_answer_score`, and int64
         [windows] `first` and `last`, positions in the sequence.
@@ -119,7 +119,7 @@ class QuestionAnsweringModule(ServingModule):
             & (at("visible_through", last) > at("visible_before", first))
         )
         scores = tf.where(is_valid, scores, -np.inf)
-        best = tf.argmax(scores, axis=1)[:, tf.newaxis]  # the first of equal ones
+        best = tf.argmax(scores, axis=1)[:, tf.newaxis]  # the first of equal scores
         return {
             "score": tf.gather(scores, best, batch_dims=1)[:, 0],
             "first": tf.gather(first, best, batch_dims=1)[:, 0],

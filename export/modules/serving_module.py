@@ -32,7 +32,7 @@ class ServedCheckpoint:
       kind: one of export.kinds.MODULES.
       task: the content of task.json; empty for the kinds without a task.
       model_dir: holds the files that become assets: the vocabulary and, with a task, task.json.
-      config: the model's config, with the layers that the checkpoint has.
+      config: the model's config, with the checkpoint's number of layers.
       max_seq_length: longest sequence made from text, special pieces included.
       precision: dtype of the matmuls and their weights, "float32" or "bfloat16".
     """
@@ -50,20 +50,20 @@ class ServedCheckpoint:
 class ServingModule(tf.train.Checkpoint, abc.ABC):
     """Base of all kinds: tokenizes, packs, encodes. A subclass adds the methods of its kind.
 
-    Every entry of `table` names a method that takes its inputs and returns its outputs.
+    For each signature in `table` there is a method of the same name, inputs and outputs.
 
-    Called as a function it is the encoder; `variables`, `trainable_variables` and
+    Calling a module computes the encoder. `variables`, `trainable_variables` and
     `regularization_losses` make it a Reusable SavedModel, which hub.KerasLayer can fine-tune. (They
-    are attributes because tf.Module's properties are not saved in a SavedModel.)
+    are attributes, because tf.Module's properties are not saved in a SavedModel.)
 
-    tf.random.set_seed and tf.keras.utils.set_random_seed clear TensorFlow's kernel cache, and with
-    it every in-graph SentencePiece model of the process. A module in memory then fails: seed before
-    it is made. Served models are not affected.
+    tf.random.set_seed and tf.keras.utils.set_random_seed clear TensorFlow's kernel cache, which
+    contains every in-graph SentencePiece model of the process. An existing module then fails, so
+    seed before you create one. Served models are not affected.
 
     Attributes:
       table: the kind's signatures.
-      has_python_tokenizer: whether an AlbertTokenizer can take the place of `tokenizer`.
-      may_be_unsure: whether the kind can answer `unsure`.
+      has_python_tokenizer: whether an AlbertTokenizer can replace `tokenizer`.
+      may_be_unsure: whether the kind can answer `unsure`; see kinds.UNSURE.
     """
 
     table: dict[str, signatures.Signature]
@@ -76,7 +76,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         directory = tempfile.TemporaryDirectory()
         # Hide the model from tracking (except its variables): Keras would save every layer's trace.
         self._untracked = lambda: (model, directory)
-        # Not the file in model_dir: with --depth_schedule an early checkpoint has fewer layers.
+        # A new file: with --depth_schedule a checkpoint may have fewer layers than the old config.
         config_file = os.path.join(directory.name, CONFIG_FILE)
         self.encoder.config.write(config_file)
         self.variables = list(self.encoder.variables)
@@ -90,7 +90,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         vocabulary = os.path.join(served.model_dir, served.tokenizer.vocabulary_name)
         self.vocab_file = tf.saved_model.Asset(vocabulary)
         self.config_file = tf.saved_model.Asset(config_file)
-        if served.task:  # model_dir's task.json has no min_probability
+        if served.task:  # written anew, because model_dir's task.json has no min_probability
             task_file = os.path.join(directory.name, TASK_FILE)
             files.write_json(task_file, served.task)
             self.task_file = tf.saved_model.Asset(task_file)
@@ -123,7 +123,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     @property
     def signatures(self) -> dict[str, signatures.Signature]:
-        """The signatures of this very model."""
+        """The signatures of this model's task."""
         return signatures.of_task(self.table, self.served.task)
 
     @property
@@ -143,26 +143,26 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     @property
     def limits(self) -> dict[str, int]:
-        """Exclusive upper limits of the values in a sequence."""
+        """Exclusive upper limits of the values in each of FEATURES."""
         config = self.encoder.config
         return dict(zip(FEATURES, (config.vocab_size, 2, config.type_vocab_size)))
 
     @tf.function
     def __call__(self, inputs: dict, training: bool = False) -> dict:
-        """Encodes int32 [batch, seq_len] model_inputs; for fine-tuning of the loaded SavedModel.
+        """Encodes int32 [batch, seq_len] model_inputs; used to fine-tune a loaded SavedModel.
 
-        Only the branch of training, with dropout of the config's rates and a new seed at each call,
-        uses XLA, which a server may lack.
+        Only the training branch uses XLA, which a server may lack. It applies dropout at the
+        config's rates, with a new seed per call.
 
-        Returns float32 `sequence_output` [batch, seq_len, H], `pooled_output` [batch, H] and, as
-        TF-Hub's API for text requires, the latter as `default`.
+        Returns float32 `sequence_output` [batch, seq_len, H] and `pooled_output` [batch, H], and
+        the latter again as `default`, which TF-Hub's API for text requires.
         """
         seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if training else None
         encoded = _float32(self.encoder(inputs, seed), "sequence_output", "pooled_output")
         return {**encoded, "default": encoded["pooled_output"]}
 
     def functions(self) -> dict:
-        """Returns a concrete function for each signature, and has `__call__` traced."""
+        """Traces `__call__`, and returns a concrete function for each signature."""
         ids = tf.TensorSpec([None, None], tf.int32)
         inputs = model_inputs(dict.fromkeys(FEATURES, ids))
         for training in (False, True):
@@ -172,7 +172,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def function(self, signature: str):
         """Returns the concrete function of one signature."""
         method = getattr(self, signature)
-        # Not the method itself: its default text_pair=None would become an input.
+        # A lambda, because the method's default text_pair=None would become an input.
         table = self.signatures[signature]
         function = tf.function(lambda **inputs: method(**check_shapes(inputs, table, self.sizes)))
         return function.get_concrete_function(**table.input_specs())
@@ -182,11 +182,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return chars_of_sequence(texts, self.max_seq_length)
 
     def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the first pieces of texts, int32 [batch, (pieces)], more than a sequence has."""
+        """Tokenizes the part of texts that `read` keeps; returns int32 [batch, (pieces)]."""
         return self.tokenizer(self.read(texts))
 
     def save_preprocessor(self, directory: str) -> None:
-        """Writes the SavedModel that turns strings into what `__call__` takes."""
+        """Writes the SavedModel that maps strings to the inputs of `__call__`."""
         longest = self.encoder.config.max_position_embeddings
         Preprocessor(self.served.tokenizer, self.max_seq_length, longest).save(directory)
 
@@ -199,16 +199,17 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return self.on_good_rows(self.encode_to_pooled, tokens)
 
     def on_good_rows(self, function, tokens: dict) -> dict:
-        """Returns the outputs of a function of piece ids, and `error` of each row.
+        """Returns the outputs of a function of piece ids, and the `error` of each row.
 
-        The function takes `tokens`, int32 [batch, columns], by their names. A row with a value
-        beyond `limits` is a bad one.
+        The function takes `tokens`, int32 [batch, columns], by name. A row is bad if one of its
+        values is beyond `limits`.
         """
         limits: dict[str, int | tf.Tensor] = {**self.limits}
         if "mlm_positions" in tokens:
             limits["mlm_positions"] = tf.shape(tokens["input_ids"])[1]
         error = find_errors(tokens, limits)
         is_good = tf.equal(error, "")[:, tf.newaxis]
+        # Zeros are valid values, so a bad row cannot fail the other rows.
         harmless = {name: tf.where(is_good, values, 0) for name, values in tokens.items()}
         outputs = map_rows(lambda part: function(**part), harmless, keep_padding=True)
         return mark_bad_rows(outputs, error)
@@ -218,7 +219,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return self.packer.pad_to_longest(self.pack_texts(text, text_pair))
 
     def pack_texts(self, text: tf.Tensor, text_pair: tf.Tensor | None) -> dict[str, tf.Tensor]:
-        """Packs a text, or two, of each row, as Packer.pack does."""
+        """Packs the text, or the pair of texts, of each row; see Packer.pack."""
         if text_pair is None:
             return self.packer.truncate_and_pack(self.pieces(text))
         second = self.pieces(text_pair)
@@ -236,7 +237,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         }
 
     def labels(self) -> dict:
-        """Answers the signature `labels`, of tasks that have labels."""
+        """Answers the signature `labels`; only for tasks with labels."""
         return {"labels": tf.constant(self.served.task["labels"])}
 
     def examples(self, examples) -> dict:
@@ -251,15 +252,15 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return mark_bad_rows(self.answer_requests(tokens), error)
 
     def answer_requests(self, tokens: dict) -> dict:
-        """Answers all requests of a batch, packed as for `answer`, in parts."""
+        """Computes `answer` for a batch of packed requests, in parts."""
         return map_rows(self.answer, tokens)
 
     @abc.abstractmethod
     def answer(self, tokens: dict) -> dict:
-        """Computes the answers to packed sequences, a part of a batch: tensors [batch, ...].
+        """Computes the answers to a part of a batch of packed sequences: tensors [batch, ...].
 
-        `tokens` are int32 [batch, seq_len] `input_ids`, `input_mask` and `segment_ids`, and further
-        tensors of the kind. If one sequence is one request, the answers are the outputs.
+        `tokens` has int32 [batch, seq_len] `input_ids`, `input_mask` and `segment_ids`, and further
+        tensors of the kind. If each request is one sequence, the answers are the final outputs.
         """
 
     def share_of_unknown(self, tokens: dict, counts: tf.Tensor | None = None) -> tf.Tensor:
@@ -267,7 +268,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
         All sequences of a request count, so one rule holds for every kind. Pieces in the overlap of
         two windows count twice, a question once for each window, a context once for each choice.
-        `counts`, int64 [batch], is how many successive sequences are of each request, None: one.
+        `counts`, int64 [batch], is the number of successive sequences per request; None: one.
         """
         ids, tokenizer = tokens["input_ids"], self.served.tokenizer
         is_text = tf.cast(tokens["input_mask"], tf.bool)
@@ -306,14 +307,14 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
 
 class TextModule(ServingModule):
-    """What the kinds share that answer about a text, or two."""
+    """Base of the kinds whose input is a text or a pair of texts."""
 
     def serving_default(self, text, text_pair=None) -> dict:
         """Answers the signature `serving_default`."""
         return self.answer_requests(self.pack_texts(text, text_pair))
 
     def unknown_share(self, text, text_pair=None) -> dict:
-        """Answers the signature `unknown_share`, of kinds that have it."""
+        """Answers the signature `unknown_share`; only for kinds that have it."""
         return {"unknown_share": self.share_of_unknown(self.pack_texts(text, text_pair))}
 
 

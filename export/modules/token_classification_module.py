@@ -74,8 +74,8 @@ class TokenClassifierModule(ServingModule):
     def _tag(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         """Tags the words of texts, string [batch, (words)].
 
-        Returns `place` among the labels, int32, and `probability`, float32, both [all words], and
-        `unknown_share`, float32 [batch].
+        Returns `place`, the labels' indices, int32 [all words]; `probability`, float32 [all words];
+        and `unknown_share`, float32 [batch].
         """
         tokens, windows = self.packer.pack_words(
             self.tokenizer, words, self.served.task["doc_stride"]
@@ -90,9 +90,9 @@ class TokenClassifierModule(ServingModule):
     def answer(self, tokens: dict) -> dict:
         """Tags the words of packed sequences.
 
-        `tokens` also has `word`, int32 [batch, seq_len], a number above 0 where the word of this
-        number is tagged. Returns `word`, `place` of the likeliest label, int32, and its
-        `probability`, float32, all [words].
+        `tokens` also has `word`, int32 [batch, seq_len]: at a position where a word is tagged, the
+        word's number (from 1), else 0. Returns three tensors [tagged words]: `word`, int32;
+        `place`, int32, the index of the likeliest label; and its `probability`, float32.
         """
         word = tokens["word"]
         encoded = self.encode(tokens["input_ids"], tokens["input_mask"], tokens["segment_ids"])
@@ -107,10 +107,10 @@ class TokenClassifierModule(ServingModule):
     def _spans(
         self, words: tf.RaggedTensor, place: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Returns first word, last word (both counted through all texts) and label of the entities.
+        """Returns first word, last word and label of each entity, all ragged [batch, (spans)].
 
-        Follows the rule of entities.find_entities. If the labels mark no entities, each word is a
-        span. All results are ragged, [batch, (spans)].
+        Words are numbered through all texts. Entities follow the rule of entities.find_entities. If
+        the labels mark no entities, each word is a span.
         """
         labels = self.served.task["labels"]
         if not are_entity_tags(labels):
@@ -135,7 +135,7 @@ class TokenClassifierModule(ServingModule):
 
 
 def _json_strings(texts: tf.Tensor) -> tf.Tensor:
-    """Returns texts, string [n], valid UTF-8, as JSON writes them."""
+    """Formats texts, string [n] of valid UTF-8, as JSON strings in quotation marks."""
     texts = tf.strings.regex_replace(texts, r"\\", r"\\\\")
     texts = tf.strings.regex_replace(texts, '"', r'\\"')
     for code in range(32):  # JSON allows no control character in a string
@@ -144,7 +144,7 @@ def _json_strings(texts: tf.Tensor) -> tf.Tensor:
 
 
 def _json_numbers(values: tf.Tensor) -> tf.Tensor:
-    """Returns float32 numbers [n] as JSON writes them, string [n]; NaN and infinity are null."""
+    """Formats float32 [n] as JSON numbers, string [n]. NaN and infinity become null."""
     return tf.where(tf.math.is_finite(values), tf.strings.as_string(values, shortest=True), "null")
 
 

@@ -1,1 +1,1 @@
-"""What a server of exports needs beside them: see README.md here."""
+"""Configuration and tools for servers of exports: see README.md in this folder."""

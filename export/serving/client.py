@@ -1,9 +1,8 @@
 r"""Queries a TF Serving server: over gRPC, or over REST with --server=http://...
 
 Each input has a flag of its name; a flag given several times makes a batch. export_saved_model
-prints the inputs of each signature at its end. Over REST nothing but Python's standard library is
-needed. A request names the version by --label, stable by default. Without a label it would get the
-newest version, one on trial included.
+prints the inputs of each signature at its end. Over REST only Python's standard library is needed.
+--label selects the version, default stable. An empty label selects the newest, even one on trial.
 
 Examples:
   python -m export.serving.client --server=localhost:8500 --text="He knocked." --text_pair="Who?"
@@ -42,12 +41,12 @@ _INPUTS = {
     "options": "The answers to choose from, with ||| between them.",
 }
 _WITHOUT_INPUTS = ("labels", "tokenization_info")  # signatures; over gRPC only
-_DEFAULT_LABEL = "stable"  # of models.config
+_DEFAULT_LABEL = "stable"  # a label in models.config
 _TLS = "grpcs://"
 _SEPARATOR = "|||"
 # The server refuses calls beyond --grpc_max_threads instead of queueing them.
 _RETRY = {
-    "name": [{}],  # of all methods
+    "name": [{}],  # all methods
     "retryPolicy": {
         "maxAttempts": 5,  # gRPC allows no more
         "initialBackoff": "0.5s",
@@ -60,24 +59,24 @@ _EXPECTED = "expected TF Serving's REST API there"
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags; not done at import, because programs share names of flags."""
     flags.DEFINE_string(
         "server",
         None,
-        "HOST:PORT or grpcs://HOST:PORT of gRPC; http:// or https://HOST:PORT of REST.",
+        "HOST:PORT or grpcs://HOST:PORT for gRPC; http:// or https://HOST:PORT for REST.",
         required=True,
     )
     flags.DEFINE_string(
-        "ca_file", None, "PEM file of the authority to trust. Default: the system's."
+        "ca_file", None, "PEM file of the certificate authority. Default: the system's list."
     )
     flags.DEFINE_string("model", "albert", "The model's name in the server's config.")
     flags.DEFINE_string(
         "label",
         _DEFAULT_LABEL,
-        "Version label of models.config. An empty one selects the newest version, also of a server "
-        "without labels.",
+        "Version label in models.config. An empty label selects the newest version; a server "
+        "without labels needs it.",
     )
-    flags.DEFINE_string("signature", "serving_default", "Which signature to ask.")
+    flags.DEFINE_string("signature", "serving_default", "Name of the signature to call.")
     flags.DEFINE_float("timeout", 60.0, "Seconds to wait for the answer.", lower_bound=0.0)
     for name, meaning in _INPUTS.items():
         flags.DEFINE_multi_string(name, [], meaning)
@@ -85,7 +84,7 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Reads the flags."""
-    # Bytes of the shell that are no UTF-8 become U+FFFD, as in the model.
+    # Invalid UTF-8 on the command line becomes U+FFFD, as in the model.
     given: dict[str, list] = {
         name: [os.fsencode(text).decode("utf-8", "replace") for text in FLAGS[name].value or ()]
         for name in _INPUTS
@@ -119,24 +118,21 @@ def ask_grpc(
     timeout: float = 60.0,
     ca_file: str | None = None,
 ) -> dict[str, list]:
-    """Returns a server's answers over gRPC, as nested lists; strings are UTF-8.
+    """Queries a server over gRPC; returns its answers as nested lists, with strings as str.
 
     The calls of a process share one connection to each server. A call that the server refuses as
-    RESOURCE_EXHAUSTED is repeated up to four times, after growing pauses. `spans` are lists of
-    dicts.
+    RESOURCE_EXHAUSTED is repeated up to four times, with pauses. `spans` are lists of dicts.
 
     Args:
-      server: HOST:PORT, or grpcs://HOST:PORT of one that encrypts (its --ssl_config_file).
+      server: HOST:PORT, or grpcs://HOST:PORT for a server with TLS (its --ssl_config_file).
       inputs: input name -> list of texts, bytes or numbers.
       model: the model's name in the server's config.
       label: a version label; None: the newest version.
       signature: the signature's name.
       timeout: seconds.
-      ca_file: PEM file of the authority that signed the server's certificate. Default: gRPC's
-        list of authorities.
+      ca_file: PEM file of the authority that signed the server's certificate. Default: gRPC's list.
 
-    Raises:
-      UserError: with the server's error, or that there is no server, or if inputs are no tensors.
+    Raises a UserError if the server fails or is unreachable, or if inputs are not tensors.
     """
     import grpc
     import tensorflow as tf
@@ -167,7 +163,7 @@ def ask_grpc(
 
 @functools.lru_cache(maxsize=16)
 def _channel(server: str, ca_file: str | None):
-    """Returns the connection to a server, which the calls of all threads share."""
+    """Returns the connection to a server, shared by the calls of all threads."""
     import grpc
 
     options = [
@@ -207,8 +203,8 @@ def ask_rest(
 ) -> dict[str, list]:
     """Does over REST what ask_grpc does; `server` is http://HOST:PORT or https://HOST:PORT.
 
-    A single output comes without its name over REST: it is called `outputs`. A signature without
-    inputs cannot be asked: the server answers 400.
+    REST omits the name of a single output: it is returned as `outputs`. A signature without inputs
+    is refused, because the server would answer 400.
     """
     if signature in _WITHOUT_INPUTS:
         raise UserError(
@@ -231,7 +227,7 @@ def ask_rest(
             outputs = json.load(response)["outputs"]
     except urllib.error.HTTPError as error:
         raise UserError(f"{request.full_url}: {_reason(error)}") from error
-    except (http.client.HTTPException, OSError) as error:  # urllib's are OSErrors
+    except (http.client.HTTPException, OSError) as error:  # urllib's errors are OSErrors
         raise UserError(
             f"{request.full_url}: {error!r}: {_EXPECTED}; for its gRPC port leave http:// out"
         ) from error
@@ -241,7 +237,7 @@ def ask_rest(
 
 
 def _with_spans_read(outputs: dict[str, list]) -> dict[str, list]:
-    """Returns outputs with `spans`, if any, as lists of dicts instead of JSON."""
+    """Parses the JSON of the output `spans`, if there is one, into lists of dicts."""
     if "spans" not in outputs:
         return outputs
     try:
@@ -254,7 +250,7 @@ def _with_spans_read(outputs: dict[str, list]) -> dict[str, list]:
 
 
 def _as_json(value):
-    """Returns what json cannot write as the REST API reads it: bytes in base64, arrays as lists."""
+    """Converts bytes to base64 and arrays to lists, which the REST API expects in JSON."""
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode()}
     return value.tolist()

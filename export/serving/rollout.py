@@ -1,15 +1,15 @@
 r"""Moves a version label of a running TensorFlow Serving to another version, and back.
 
 The program edits the config file, which the server reads anew every 30 s. The first edit adds a
-version. When the server reports AVAILABLE, the second edit moves the label: in one edit, the server
-would refuse the label before it loads the version. The program then waits until the label answers
-from that version. If the server does not follow, the edits are taken back.
+version. When the server reports AVAILABLE, the second edit moves the label. (A single edit would
+fail: a server refuses a label whose version is not loaded.) The program then waits until the label
+selects the new version in the server. If the server does not follow, the program undoes its edits.
 
-`--label=stable` also moves the label `previous` to the version that `stable` named so far;
---rollback returns to it. The second edit removes versions without a label. A killed program leaves
-a valid config; the same command resumes.
+`--label=stable` also moves the label `previous` to the old version of `stable`. --rollback moves
+`stable` back to this version. The second edit removes versions without a label. A killed program
+leaves a valid config; the same command resumes.
 
-If no server answers, --rollback edits the config all the same, and confirms nothing.
+If no server answers, --rollback still edits the config, but cannot confirm the change.
 
 Examples:
   python -m export.serving.rollout --config=models.config --version=2 --label=canary
@@ -44,12 +44,12 @@ FLAGS = flags.FLAGS
 STABLE, CANARY, PREVIOUS = "stable", "canary", "previous"
 _SECONDS_BETWEEN_CALLS = 1.0
 _CALL_TIMEOUT = 10.0  # seconds
-_STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')  # of a config
-_FAILED = "END: "  # what a version's state and error begin with after the last try to load it
+_STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')  # a string in a config
+_FAILED = "END: "  # start of a version's state after its last attempt to load failed
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags; not done at import, because programs share names of flags."""
     flags.DEFINE_string(
         "config", None, "The config file that the server reads. It is edited.", required=True
     )
@@ -59,12 +59,12 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "version",
         None,
-        "Version that the label is to name. Default for --label=stable: canary's version.",
+        "New version of the label. Default for --label=stable: canary's version.",
         lower_bound=1,
         upper_bound=2**63 - 1,
     )
     flags.DEFINE_bool(
-        "rollback", False, "Return stable, and canary with it, to the version before."
+        "rollback", False, "Move stable (and canary, if equal) back to the version of previous."
     )
     flags.DEFINE_float(
         "timeout", 900.0, "Seconds to wait for the server after each edit.", lower_bound=0.0
@@ -97,10 +97,10 @@ def main(_) -> None:
 def labels_to_move(
     labels: dict[str, int], label: str | None, version: int | None = None
 ) -> dict[str, int]:
-    """Returns the labels that a command moves, and the versions that they are to name.
+    """Returns label -> new version, for the labels that a command moves.
 
-    Without a `label` (--rollback) STABLE moves to PREVIOUS' version, and CANARY with it if both
-    name the same version. Without a `version` STABLE moves to CANARY's.
+    Without a `label` (--rollback) STABLE moves to PREVIOUS' version, and so does CANARY if both
+    name the same version. Without a `version` STABLE moves to CANARY's version.
     """
     if label is None:
         if PREVIOUS not in labels:
@@ -121,17 +121,17 @@ def labels_to_move(
 def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> None:
     """Moves labels to other versions, in a config and in the server that reads it.
 
-    After a UserError the config has the labels that it had, and none of the versions `moved` that
-    had no label; unless another program changed it meanwhile.
+    After a UserError the config has its earlier labels, without the versions in `moved` that had no
+    label. A file that another program changed meanwhile stays as it is.
     """
-    # Without a server nothing is edited.
+    # Raises an error, before any edit, if no server answers.
     earlier = server.states()
     before, wanted = dict(config.model.version_labels), set(moved.values())
     with_added = config.versions() | wanted
-    # At the next restart, a version that cannot be loaded would keep the ports closed.
+    # For an undo: a version that cannot be loaded would keep the ports closed at the next restart.
     without_added = with_added - (wanted - set(before.values()))
     if wanted <= config.versions():
-        earlier = {}  # nothing is loaded anew: a failure is final
+        earlier = {}  # no version is loaded anew, so a reported failure is final
     try:
         config.write(with_added)
         server.wait_available(wanted, earlier)
@@ -142,8 +142,8 @@ def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> No
     try:
         server.wait_labels(moved)
     except UserError:
-        # Not after Ctrl-C: the server may have unloaded a version that a label of `before` names.
-        # It would refuse that label. The config is good, and the same command resumes.
+        # Do not undo after Ctrl-C: the server may have unloaded a version of a label in `before`,
+        # and would refuse that label. The config is valid, and the same command resumes.
         config.model.version_labels.clear()
         config.model.version_labels.update(before)
         config.write(without_added)
@@ -151,10 +151,10 @@ def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> No
 
 
 class ConfigFile:
-    """A config file of TensorFlow Serving, a ModelServerConfig as text, and one model in it."""
+    """One model in a config file of TensorFlow Serving (a ModelServerConfig as text)."""
 
     def __init__(self, path: str, model_name: str):
-        self._path = os.path.realpath(path)  # a link stays a link
+        self._path = os.path.realpath(path)  # if `path` is a link, replace the file, not the link
         self._text = self._read()
         self._config = model_server_config_pb2.ModelServerConfig()
         try:
@@ -182,7 +182,7 @@ class ConfigFile:
         return set(self.model.model_version_policy.specific.versions)
 
     def move_labels(self, moved: dict[str, int]) -> None:
-        """Writes the file with labels that name other versions of it.
+        """Moves labels to other versions in the file, and writes it.
 
         Versions without a label are removed, such as one that a killed program added.
         """
@@ -193,7 +193,7 @@ class ConfigFile:
         self.write(labelled)
 
     def write(self, versions: set[int]) -> None:
-        """Writes the file with the versions to be loaded. Of its comments the top ones are kept."""
+        """Writes the file with the versions to be loaded; keeps only the comments at its top."""
         self.model.model_version_policy.specific.versions[:] = sorted(versions)
         if self._read() != self._text:
             raise UserError(
@@ -206,9 +206,9 @@ class ConfigFile:
         lines = self._text.splitlines(keepends=True)
         comments = "".join(itertools.takewhile(lambda line: line.startswith("#"), lines))
         if "#" in _STRING.sub("", self._text[len(comments) :]):
-            print(f"{self._path}: comments behind the first other line are dropped")
+            print(f"{self._path}: comments after the first other line are dropped")
         text = comments + text_format.MessageToString(self._config)
-        # Not albert_tf.storage.files: it imports TensorFlow for seconds, and a rollback is urgent.
+        # albert_tf.storage.files would import TensorFlow, which takes seconds; rollback is urgent.
         partial = f"{self._path}.partial-{os.getpid()}"
         with open(partial, "w", encoding="utf-8") as file:
             file.write(text)
@@ -229,9 +229,9 @@ class ConfigFile:
 
 
 class Server:
-    """Calls to TensorFlow Serving's REST port, http:// or https://HOST:PORT.
+    """Calls TensorFlow Serving's REST port, http:// or https://HOST:PORT.
 
-    The server has `timeout` seconds to follow each edit.
+    The server has `timeout` seconds to follow each edit of its config.
     """
 
     def __init__(self, url: str, model_name: str, timeout: float):
@@ -239,7 +239,7 @@ class Server:
         self._timeout = timeout
 
     def states(self) -> dict[int, str]:
-        """Returns the state of each version that the server has seen, with a failure's error."""
+        """Returns the state of each version that the server reports, with a failed one's error."""
         states = {}
         for each in self._get("").get("model_version_status", []):
             status = each.get("status", {})
@@ -251,10 +251,10 @@ class Server:
     def wait_available(self, versions: set[int], earlier: dict[int, str]) -> None:
         """Waits until versions are loaded.
 
-        `earlier` has the states before the config named these versions: until the server begins to
-        load a version again, it reports the failure of the earlier attempt.
+        `earlier` has the states before the config listed these versions. Until the server begins to
+        load a version again, it reports the failure of an earlier attempt.
         """
-        begun: set[int] = set()  # the versions whose state is another than before
+        begun: set[int] = set()  # the versions whose state differs from `earlier`
 
         def missing():
             states = self.states()
@@ -275,7 +275,7 @@ class Server:
         )
 
     def wait_labels(self, labels: dict[str, int]) -> None:
-        """Waits until labels answer from the versions that they are to name."""
+        """Waits until each label selects its version in the server."""
 
         def wrong():
             found = {label: self._version_of(label) for label in labels}
@@ -293,7 +293,7 @@ class Server:
         while True:
             try:
                 faults = "; ".join(find_faults())
-            except NoAnswerError as error:  # such as of a server that is busy loading
+            except NoAnswerError as error:  # for example, the server is busy loading
                 faults = str(error)
             if not faults:
                 return
@@ -305,13 +305,13 @@ class Server:
             time.sleep(_SECONDS_BETWEEN_CALLS)
 
     def _version_of(self, label: str) -> int | None:
-        """Returns the version that answers for a label. The status call would ignore the label."""
+        """Returns the version that a label selects, from metadata: the status ignores labels."""
         answer = self._get(f"/labels/{urllib.parse.quote(label)}/metadata")
         version = answer.get("model_spec", {}).get("version")
         return None if version is None else int(version)
 
     def _get(self, path: str) -> dict:
-        """Returns the server's answer, which is the error where the server refuses the call."""
+        """Returns the server's JSON answer; an error message of the server is an answer, too."""
         url, status = self._url + path, 0
         try:
             try:

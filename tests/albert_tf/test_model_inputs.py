@@ -97,7 +97,7 @@ def test_choices_of_an_example_may_have_an_axis():
     ids, labels = np.tile(IDS, [2, 1]).reshape([4, 2, 6]), {"logits": np.zeros([4], np.int32)}
     assert model.evaluate(ids, labels, batch_size=2, verbose=0) > 0
     assert model.predict(ids, batch_size=2, verbose=0)["logits"].shape == (4, 2)
-    with pytest.raises(UserError, match="3 choices an example, the model 2"):
+    with pytest.raises(UserError, match="3 choices per example, but the model has 2"):
         model(np.ones([4, 3, 6], np.int32))
 
 

@@ -43,10 +43,10 @@ def test_a_pretrained_model_scores_texts_and_names_its_flags(exported, loaded, m
     answer = loaded.signatures["score"](text=tf.constant(["Dogs run."]))
     assert lines[2:4] == ["text: Dogs run.", f"  log_likelihood: {answer['log_likelihood'][0]:.6g}"]
     assert "A: Dogs run." in lines
-    with pytest.raises(ValueError, match="answers to text and text_pair, not to context and quest"):
+    with pytest.raises(ValueError, match="needs text and text_pair, not context and question"):
         ask(saved_model=str(exported), question="Who?", context="I.")
     monkeypatch.delitem(loaded.signatures._signatures, "score")
-    with pytest.raises(ValueError, match=r"not to text: give --pair$"):
+    with pytest.raises(ValueError, match=r"not text: give --pair$"):
         ask(saved_model=str(exported), texts=["Dogs run."])
 
 

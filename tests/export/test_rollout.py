@@ -217,7 +217,7 @@ def test_links_stay_and_comments_inside_are_named(path, tmp_path, capsys):
     config = rollout.ConfigFile(str(link), "albert")
     config.write({1, 2})
     assert link.is_symlink() and "versions: 2" in path.read_text()
-    assert capsys.readouterr().out.endswith("comments behind the first other line are dropped\n")
+    assert capsys.readouterr().out.endswith("comments after the first other line are dropped\n")
     config.write({1})
     assert not capsys.readouterr().out  # a number sign in a string begins no comment
 

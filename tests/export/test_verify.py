@@ -28,7 +28,7 @@ def test_another_weight_is_noticed(loaded, module, monkeypatch):
     bias = module.encoder.pooler.bias
     bias.assign_add(tf.fill(bias.shape, 1e-3))
     try:
-        with pytest.raises(RuntimeError, match=r"pooled answers another \w+ than the model in mem"):
+        with pytest.raises(RuntimeError, match=r"pooled returns another \w+ than the model in mem"):
             verify.verify("saved", module, {"pooled": function_of(module, "pooled")})
     finally:
         bias.assign_sub(tf.fill(bias.shape, 1e-3))
@@ -39,7 +39,7 @@ def test_another_tokenizer_is_noticed(make_module, monkeypatch):
     module = make_module(TASKS["regressor"])
     other = AlbertTokenizer(f"{module.served.model_dir}/spiece.model", do_lower_case=False)
     monkeypatch.setattr(module, "served", dataclasses.replace(module.served, tokenizer=other))
-    with pytest.raises(RuntimeError, match="serving_default answers another"):
+    with pytest.raises(RuntimeError, match="serving_default returns another"):
         check_in_python(module, {"serving_default": function_of(module, "serving_default")})
     assert not tf.config.functions_run_eagerly()
     assert isinstance(module.tokenizer, InGraphTokenizer)

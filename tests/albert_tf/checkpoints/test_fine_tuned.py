@@ -136,7 +136,7 @@ def test_what_has_no_counterpart(tiny_vocabulary, tmp_path):
     write_model(tmp_path / "a", task, tiny_vocabulary)
     arguments = {"input_path": str(tmp_path / "a"), "output_dir": str(tmp_path / "out")}
     for output_format, message in (
-        ("huggingface", "have no counterpart of this head"),
+        ("huggingface", "has no class with this head"),
         ("google", "Google's code has no format of fine-tuned models"),
         ("albert_tf", "is a fine-tuned model of this project"),
     ):
@@ -156,7 +156,7 @@ def test_a_directory_of_seeds(tuned, tiny_vocabulary):
 def test_choices_without_a_number(tiny_vocabulary, tmp_path):
     task = {"kind": "multiple_choice", **TASKS["multiple_choice"]}
     theirs = written_by_others(tmp_path, task, tiny_vocabulary)
-    with pytest.raises(ValueError, match="does not say among how many options"):
+    with pytest.raises(ValueError, match="does not state its number of options"):
         convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "b"))
 
 
