@@ -1,4 +1,4 @@
-"""The jobs: each file here is a program, `python -m pipelines.NAME --help`."""
+"""The programs of this project: `python -m pipelines.NAME --help` explains each file here."""
 
 import os
 

@@ -1,21 +1,21 @@
-"""Converts a published ALBERT or BERT to a model directory, and a trained one for publishing.
+"""Converts published ALBERTs and BERTs to model directories, and models to published formats.
 
 --input is recognised by its files:
   a checkpoint of Google's code   prefix or directory: model.ckpt-best.index, albert_config.json
-                                  (of a BERT: bert_model.ckpt.index, bert_config.json)
+                                  (BERT: bert_model.ckpt.index, bert_config.json)
   a TF-Hub module                 directory: saved_model.pb, variables/, assets/; or by its URL,
                                   https://tfhub.dev/google/albert_base/3
-  an encoder of Model Garden or TF2-Hub   the same, and albert_config.json beside saved_model.pb
+  an encoder of Model Garden or TF2-Hub   as a TF-Hub module, plus albert_config.json
   a Hugging Face model            directory: config.json and model.safetensors
                                   or pytorch_model.bin (needs torch); or by its name,
                                   hf://OWNER/NAME@REVISION (needs huggingface_hub)
-  a model directory of this project, or one checkpoint of it
-  a fine-tuned model of either: OUTPUT_DIR/seed_N of pipelines.finetune, or a classifier, tagger,
-                                  answerer of questions or chooser in transformers' format
-The vocabulary is --spm_model_file, or else the SentencePiece model or the WordPiece vocabulary
-(vocab*.txt, as in Google's Chinese models) in --input. A variable that --input lacks, or that the
-model has no place for, is an error that names it, unless a flag allows it. Hugging Face's
-AlbertForMaskedLM has neither pooler nor sentence order: both are initialised, with a note.
+  a model directory of this project, or one of its checkpoints
+  a fine-tuned model              OUTPUT_DIR/seed_N of pipelines.finetune, or a classifier, token
+                                  classifier, QA or multiple-choice model of transformers
+The default vocabulary is the SentencePiece model or WordPiece vocabulary (vocab*.txt, as in
+Google's Chinese models) in --input. A variable that --input lacks, or that the model cannot use, is
+an error unless --allow_missing or --allow_unused matches its name. Hugging Face's AlbertForMaskedLM
+has no pooler and no sentence-order head: both are initialised, and a note is printed.
 
 Examples:
   python -m pipelines.convert_checkpoint --input=albert_base_v2 --output_dir=models/base
@@ -47,8 +47,8 @@ FLAGS = flags.FLAGS
 def define_flags() -> None:
     """Defines the flags in a function, because several programs define the same names."""
     flags.DEFINE_string("input", None, "The model to convert.", required=True)
-    flags.DEFINE_string("output_dir", None, "Directory to write; must not exist.", required=True)
-    flags.DEFINE_enum("output_format", "albert_tf", FORMATS, "What to write.")
+    flags.DEFINE_string("output_dir", None, "Output directory; must not exist.", required=True)
+    flags.DEFINE_enum("output_format", "albert_tf", FORMATS, "Format of the output.")
     flags.DEFINE_string(
         "spm_model_file", None, "Vocabulary (.model or .txt). Default: the one in --input."
     )
@@ -56,18 +56,18 @@ def define_flags() -> None:
         "do_lower_case", None, "Whether to lower-case text. Default: the input's setting, else yes."
     )
     flags.DEFINE_string(
-        "allow_missing", None, "Regular expression of variables to initialise where missing."
+        "allow_missing", None, "Initialise missing variables that match this regular expression."
     )
     flags.DEFINE_string(
-        "allow_unused", None, "Regular expression of variables of --input to ignore."
+        "allow_unused", None, "Ignore variables of --input that match this regular expression."
     )
     flags.DEFINE_string(
         "target_vocab",
         None,
-        "Another vocabulary for a pre-trained model; pieces of both keep their embeddings.",
+        "New vocabulary for a pre-trained model; pieces in both keep their embeddings.",
     )
     flags.DEFINE_bool(
-        "has_pairs", False, "A classifier of Hugging Face that was trained on pairs of texts."
+        "has_pairs", False, "Whether a Hugging Face classifier was trained on pairs of texts."
     )
 
 

@@ -1,19 +1,20 @@
-r"""Tokenizes a corpus once, into the segment records that pre-training reads.
+r"""Tokenizes a corpus into the segment records that pre-training reads.
 
-Input is UTF-8 text. --input_format sets its layout; by default one sentence per line and a blank
-line between documents. .gz, .bz2, .xz and .zst files are decompressed. No text is lost: a sentence
-that does not fit into a segment opens the next one; only a sentence longer than a whole segment is
-cut. Masks and sentence order are drawn anew at every epoch. A share of the documents is held out.
---remove_duplicates skips documents with the same letters and digits as an earlier one.
+Input is UTF-8 text. --input_format sets its layout; the default is one sentence per line and a
+blank line between documents. .gz, .bz2, .xz and .zst files are decompressed. No text is lost: a
+sentence that does not fit into a segment opens the next one. Only a sentence longer than a segment
+is cut. Records have no masks and no order labels: training draws both anew at every epoch. A share
+of the documents is held out. --remove_duplicates skips documents with the same letters and digits
+as an earlier one.
 
-The work is cut into some 128 byte ranges of 500 kB to --shard_bytes, and small files share a unit
-of work. One worker reads a compressed file or a document, whatever its size. Each unit becomes one
-shard per split; a big compressed file becomes several. The records depend on text and settings
-only, not on the number of workers. After a crash, the same command resumes and repeats no finished
-unit. manifest.json, written last, lists the shards and their counts.
+The text is divided into some 128 units of work, of 500 kB to --shard_bytes each. Large files are
+cut into byte ranges; small files share a unit. A compressed file is not cut, and one worker reads a
+document to its end. Each unit becomes one shard per split; a big compressed file becomes several.
+The number of workers does not change the records. After a crash, the same command resumes and
+repeats no finished unit. manifest.json, written last, lists the shards and their counts.
 
---format=reference draws masked examples from the segments, in the format of the reference's
-create_pretraining_data.py, for use by other programs. The segments are in OUTPUT_DIR/segments.
+--format=reference also draws masked examples from the segments, in the format of the reference's
+create_pretraining_data.py, for other programs. The segments are in OUTPUT_DIR/segments.
 
 Examples:
   python -m pipelines.create_pretraining_data --input_file='corpus/*.txt' \
@@ -58,10 +59,10 @@ _BYTES_PER_PIECE = 1.8
 # The plan's estimate reads _SAMPLE_SENTENCES sentences at each of _SAMPLE_PLACES places.
 _SAMPLE_PLACES = 16
 _SAMPLE_SENTENCES = 64
-_SAMPLE_BYTES = 1_000_000  # documents of a place begin within these bytes
+_SAMPLE_BYTES = 1_000_000  # per place, only documents that begin in its first bytes are read
 _SAMPLE_COMPRESSED_BYTES = 8_000_000  # limit for all sampled files together, decompressed
-# A text is cut into _NUM_UNITS units of _MIN_UNIT_BYTES to --shard_bytes each: work for 64 cores.
-# The number does not depend on the machine, because the records depend on the units.
+# A text is cut into _NUM_UNITS units of _MIN_UNIT_BYTES to --shard_bytes each: enough for 64 cores.
+# The number must not depend on the machine, because the units change the records.
 _NUM_UNITS = 128
 _MIN_UNIT_BYTES = 500_000
 
@@ -75,13 +76,13 @@ def define_flags() -> None:
         "format",
         "segments",
         ["segments", "reference"],
-        "segments: masks are drawn in training; reference: the reference's masked examples.",
+        "segments: training draws the masks. reference: masked examples as the reference writes.",
     )
     flags.DEFINE_integer(
         "dupe_factor",
         10,
-        "With --format=reference: masked copies of each training segment. The reference's 40 need "
-        "four times the disk space; its users found 10 sufficient.",
+        "With --format=reference: masked copies of each training segment. The reference makes 40, "
+        "which needs four times the disk space; its users found 10 sufficient.",
         lower_bound=1,
     )
     define_settings_flags(ExampleOptions)
@@ -94,8 +95,8 @@ def main(_) -> None:
         of_masks = ["dupe_factor", *flag_names(ExampleOptions)]
         if given := [f"--{name}" for name in of_masks if FLAGS[name].present]:
             raise UserError(
-                f"{given[0]} has no effect on --format=segments, whose masks and labels "
-                "pipelines.pretrain draws anew: omit it here"
+                f"{given[0]} has no effect on --format=segments, whose masks and labels are drawn "
+                "by pipelines.pretrain: omit it here"
             )
     if FLAGS.run_pieces and FLAGS.run_pieces > FLAGS.max_seq_length - NUM_SPECIAL_PIECES:
         raise UserError(
@@ -153,8 +154,8 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
         )
     if manifest.documents == 1:
         print(
-            f"hint: all of it is one document by --input_format={settings.text_format.input_format}"
-            "; are blank lines missing, or is it another format?"
+            "hint: the whole text is one document with --input_format="
+            f"{settings.text_format.input_format}; are blank lines missing, or is the format wrong?"
         )
     return manifest
 
@@ -165,7 +166,7 @@ def create_reference_examples(
     """Writes segment records into OUTPUT_DIR/segments and draws static examples from them.
 
     `options` define how segments become examples. Each of the `dupe_factor` passes over the
-    training segments draws anew. Errors are as in `create_pretraining_data`.
+    training segments draws new masks. Errors are as in `create_pretraining_data`.
     """
     output_dir = settings.output_dir
     job_directory.claim(output_dir, {**options.identity(), "dupe_factor": dupe_factor})
@@ -204,8 +205,8 @@ def create_reference_examples(
 def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[TextUnit]:
     """Cuts large files into byte ranges and groups small files into units.
 
-    A unit has up to a 128th of the text, but at least 500 kB and at most `shard_bytes`. A larger
-    file becomes ranges of about equal bytes, unless it is compressed.
+    A unit has at most a 128th of the text, or 500 kB if this is more; `shard_bytes` limits both.
+    Larger files are cut into ranges of equal size. Compressed files are not cut.
     """
     enough = min(shard_bytes, max(sum(sizes.values()) // _NUM_UNITS, _MIN_UNIT_BYTES))
     units: list[list[Range]] = []
@@ -268,7 +269,7 @@ def _identity(
 def _collect(
     markers: Sequence[dict], settings: Settings, tokenizer: AlbertTokenizer
 ) -> SegmentManifest:
-    """Returns the manifest of all units from their markers; raises a UserError without any text."""
+    """Returns the manifest of all units from their markers; raises a UserError if all are empty."""
     totals = {name: sum(marker[name] for marker in markers) for name in COUNTS}
     if not totals["pieces"]:
         raise UserError(
@@ -320,13 +321,13 @@ def _print_plan(
 def _pieces_per_byte(
     units: Sequence[TextUnit], text_format: corpus.TextFormat, tokenizer: AlbertTokenizer
 ) -> float:
-    """Returns the estimated number of pieces per byte: the mean over sampled places of the text."""
-    # Any blank line is enough to find the beginning of a sentence.
+    """Estimates the pieces per byte of text, as the mean over sampled places of the text."""
+    # For this estimate a single blank line may end a document: only sentences must be whole.
     text_format = dataclasses.replace(text_format, document_blank_lines=1)
     of_places = []
     for found in _sampled_places(units, text_format):
-        # The distance between two documents includes the bytes that the format adds to the text.
-        # The first and the last document may be incomplete, so they are not counted.
+        # Document offsets also count the bytes that the format adds to the text. The first and the
+        # last document may be incomplete, so they are not counted.
         offsets = [sentence.document_offset for sentence in found]
         whole = [s for s in found if offsets[0] < s.document_offset < offsets[-1]]
         if whole:
@@ -347,8 +348,8 @@ def _sampled_places(
         source, begin, end = unit.ranges[0]
         places, distance = 1, 0
         if is_compressed(source):
-            # A compressed file cannot seek: it is read from its beginning, up to a limit, and its
-            # places are `distance` characters apart.
+            # A compressed file cannot seek. It is read from its beginning up to a limit, and
+            # sampled every `distance` characters.
             begin, end = 0, None
             places = max(-(-_SAMPLE_PLACES // num_places), 4)
             distance = _SAMPLE_COMPRESSED_BYTES // num_places // places

@@ -1,12 +1,12 @@
 """Evaluates a pre-trained ALBERT on records that it was not trained on.
 
-Prints masked-LM loss and accuracy, and as baseline the accuracy of always predicting the most
-frequent piece on the same masks. Prints sentence-order accuracy for pairs that open a document and
-for pairs inside documents, each with its 95 % interval and three baselines: classifiers that see
-only sentence lengths, only which words each part begins with, or only how far words at the ends of
-both parts overlap. A model that beats all three compares the parts. As a control, write records of
-the same text with --shuffle_sentences: every accuracy of order must then be at chance. The masks
-are the same at every call. The metrics are also stored in MODEL_DIR/evaluations.
+Prints masked-LM loss and accuracy; the baseline is always predicting the most frequent piece on the
+same masks. Prints sentence-order accuracy with 95 % intervals, separately for pairs that open a
+document and for pairs inside documents. Its three baselines are classifiers that see only sentence
+lengths, only the first words of each part, or only how far words at the ends of both parts overlap.
+If a model beats all three, it must be comparing the two parts. As a control, write records of the
+same text with --shuffle_sentences: order accuracies must then be at chance. Every call uses the
+same masks. The metrics are also stored in MODEL_DIR/evaluations.
 
 Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records
@@ -52,18 +52,18 @@ class Evaluation:
     checkpoint: str = setting(flags.DEFINE_string, "A model directory or one of its checkpoints.")
     record_dir: str = setting(flags.DEFINE_string, "Records of create_pretraining_data.")
     split: str = setting(
-        flags.DEFINE_enum, "Which of the records.", "heldout", enum_values=["heldout", "train"]
+        flags.DEFINE_enum, "Records to score.", "heldout", enum_values=["heldout", "train"]
     )
     max_seq_length: int | None = setting(
         program.define_max_seq_length, "Default: as in the records.", None
     )
     sentence_objective: str = setting(
         flags.DEFINE_enum,
-        "Sentence objective that is scored.",
+        "Sentence objective to score.",
         "sop",
         enum_values=list(SENTENCE_OBJECTIVES),
     )
-    batch_size: int = setting(flags.DEFINE_integer, "Examples at a time.", 64, lower_bound=1)
+    batch_size: int = setting(flags.DEFINE_integer, "Examples per batch.", 64, lower_bound=1)
 
 
 def define_flags() -> None:
@@ -77,11 +77,7 @@ def main(_) -> None:
 
 
 def evaluate(settings: Evaluation) -> dict:
-    """Scores every example of a split once, or returns the stored result of an earlier call.
-
-    Returns:
-      A dict of the metrics; `report` formats them.
-    """
+    """Scores each example of a split once, or reads an earlier result; returns metrics by name."""
     record_dir, split = settings.record_dir, settings.split
     manifest = Manifest.read(record_dir)
     model_dir, prefix = model_directory.find_checkpoint(settings.checkpoint)
@@ -91,7 +87,7 @@ def evaluate(settings: Evaluation) -> dict:
     manifest.check(record_dir, tokenizer, options)
     if not manifest.splits[split].examples:
         raise UserError(
-            f"{record_dir!r} holds no {split} records: its corpus is too small, or its "
+            f"{record_dir!r} has no {split} records: write records of more text or with a larger "
             "--heldout_fraction"
         )
     config = model_directory.read_config(model_dir, prefix)
@@ -100,10 +96,11 @@ def evaluate(settings: Evaluation) -> dict:
         check_heldout_split(model_dir, manifest.heldout_split)
     question = _question(manifest, prefix, config, options, split)
     parts = (question["checkpoint"], split, options.sentence_objective, question["records"][:8])
+    # An earlier result counts only if all values that the metrics depend on are the same.
     kept = os.path.join(model_dir, "evaluations", f"{'-'.join(parts)}.json")
     result = files.read_json_if_exists(kept)
     if all(result.get(key) == value for key, value in question.items()):
-        print(f"evaluated before: {kept}")
+        print(f"already evaluated: {kept}")
         return result
 
     model, _ = model_directory.load_for_pretraining(prefix)
@@ -125,7 +122,7 @@ def evaluate(settings: Evaluation) -> dict:
         baselines = order_baselines(record_dir, split, options, tokenizer)
     result = {**question, "examples": examples, **_figures(totals, baselines, tokenizer)}
     files.write_json(kept, result)
-    print(f"kept in {kept}")
+    print(f"stored in {kept}")
     return result
 
 
@@ -148,7 +145,7 @@ def _question(
 
 
 def _figures(totals: dict, baselines: dict, tokenizer: AlbertTokenizer) -> dict:
-    """Returns the metrics, from the sums of make_scoring, and the baselines."""
+    """Returns metrics and baselines; `totals` are the sums of make_scoring."""
     sums, targets = totals["losses"], totals["targets"]
     order = sums["sentence_order"]
     kinds = metrics.order_kinds(sums) or {

@@ -1,11 +1,11 @@
-r"""Checks the reference's static examples once, in place, so that training can read them.
+r"""Checks static examples, written by the reference's code, so that training can read them.
 
-Reads TFRecord files of google-research/ALBERT's create_pretraining_data.py (BERT's differ in the
-labels only: --sentence_objective=nsp) and checks every record: features, lengths, pieces within the
-vocabulary, a [CLS] at the front, masks that fit. Then writes OUTPUT_DIR/manifest.json, which makes
-OUTPUT_DIR a --record_dir of pretrain and evaluate. The files are neither copied nor changed, and
-must stay in place. --num_workers processes check one file each at a time; the manifest is the same
-for any number. After a crash, the same command resumes and checks no finished file again.
+Reads TFRecord files of google-research/ALBERT's create_pretraining_data.py (files of BERT's code
+need --sentence_objective=nsp). Checks every record: features, lengths, ids within the vocabulary,
+the [CLS] at the front, and masks. Then writes OUTPUT_DIR/manifest.json: OUTPUT_DIR becomes a
+--record_dir for pretrain and evaluate. The files are neither copied nor changed, and must stay in
+place. Each of --num_workers processes checks one file at a time; their number does not change the
+manifest. After a crash, the same command resumes and repeats no finished file.
 
 Examples:
   python -m pipelines.index_records --input_file='ref/*.tfrecord' --spm_model_file=30k-clean.model \
@@ -39,19 +39,19 @@ FLAGS = flags.FLAGS
 class Settings:
     """The files to index, their vocabulary and the output directory."""
 
-    input_file: str = setting(flags.DEFINE_string, "TFRecord files: globs or paths, comma between.")
-    output_dir: str = setting(flags.DEFINE_string, "Where the manifest goes.")
-    spm_model_file: str = setting(flags.DEFINE_string, "The records' vocabulary (.model or .txt).")
+    input_file: str = setting(flags.DEFINE_string, "TFRecord files: comma-separated paths, globs.")
+    output_dir: str = setting(flags.DEFINE_string, "Directory of the manifest.")
+    spm_model_file: str = setting(flags.DEFINE_string, "Vocabulary of the files (.model or .txt).")
     heldout_file: str | None = setting(
         flags.DEFINE_string,
         "TFRecord files for evaluation (paths or globs, comma-separated). Files that --input_file "
         "also matches are not trained on.",
         None,
     )
-    do_lower_case: bool = setting(flags.DEFINE_bool, "Whether their text was lower-cased.", True)
+    do_lower_case: bool = setting(flags.DEFINE_bool, "Whether the text was lower-cased.", True)
     sentence_objective: str = setting(
         flags.DEFINE_enum,
-        "Meaning of their labels; nsp if they were made with --random_next_sentence.",
+        "Meaning of the records' labels: nsp if they were written with --random_next_sentence.",
         "sop",
         enum_values=list(SENTENCE_OBJECTIVES),
     )
@@ -72,7 +72,7 @@ def main(_) -> None:
 
 
 def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceManifest:
-    """Checks static examples and writes the manifest that training reads.
+    """Checks static examples and writes their manifest for training.
 
     Raises:
       UserError: if a file or record is broken or does not match the vocabulary, or the output
@@ -126,7 +126,7 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceMan
 
 
 def plan_units(input_file: str, heldout_file: str | None) -> list[FileUnit]:
-    """Returns the files of both splits; held-out ones are not in the training split."""
+    """Returns the files of both splits; held-out files are removed from the training split."""
     heldout = files.match_files(heldout_file, "heldout_file") if heldout_file else []
     not_trained = set(map(files.absolute, heldout))
     given = files.match_files(input_file, "input_file")

@@ -72,14 +72,14 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
-    flags.DEFINE_string("input_file", None, "Paths or globs of the pairs.", required=True)
-    flags.DEFINE_string("output", None, "Writes OUTPUT.json and OUTPUT.png.", required=True)
+    flags.DEFINE_string("input_file", None, "Files of pairs (paths or globs).", required=True)
+    flags.DEFINE_string("output", None, "Prefix of OUTPUT.json and OUTPUT.png.", required=True)
     define_settings_flags(Columns)
     flags.DEFINE_string(
         "corpus",
         None,
-        "Paths or globs of the text that the model was trained on, for the words' frequencies. "
-        "Words are in lower case and without punctuation.",
+        "Training text of the model (paths or globs), for the baseline from word frequencies. Its "
+        "words are lower-cased, and punctuation is ignored.",
     )
     flags.DEFINE_integer(
         "pairs_per_group", None, "Use the first pairs of each group only. Default: all.", 1
@@ -88,7 +88,7 @@ def define_flags() -> None:
         "masking",
         "word",
         ["word", "piece"],
-        "word: mask the piece to predict and the rest of its word. piece: mask that piece alone.",
+        "word: mask the piece to predict and later pieces of its word. piece: only this piece.",
     )
 
 
@@ -107,7 +107,7 @@ def main(_) -> None:
         words = [{*words_of(f"{pair.good} {pair.bad}")} for pair in pairs]
         known = np.array([bool(found) and found <= counts.keys() for found in words])
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
-    # All sentences in one call: then a sentence that is too long is refused before any is scored.
+    # Score all sentences in one call, so that too long ones are refused before any is scored.
     scores = score(scorer, tokenizer, [*good, *bad])
     right["model"] = _right(scores[: len(pairs)], scores[len(pairs) :])
     result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking}
@@ -118,7 +118,7 @@ def main(_) -> None:
 
 
 def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | None) -> list[Pair]:
-    """Returns the pairs of files; the module's docstring lists the formats."""
+    """Reads the pairs of files, in the formats that the module's docstring lists."""
     pairs: list[Pair] = []
     counts: dict[str, int] = {}
     text_files: dict[str, str] = {}  # group -> its .txt file
@@ -131,7 +131,7 @@ def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | No
         read = _read_lines(path) if ending(path) == ".txt" else _read_rows(path, columns)
         for number, pair in read:
             if not pair.good.strip() or not pair.bad.strip():
-                raise UserError(f"{path}:{number}: an empty sentence; expected two of words")
+                raise UserError(f"{path}:{number}: an empty sentence; expected two sentences")
             counts[pair.group] = counts.get(pair.group, 0) + 1
             if pairs_per_group is None or counts[pair.group] <= pairs_per_group:
                 pairs.append(pair)
@@ -208,10 +208,8 @@ def count_words(paths: Sequence[str]) -> collections.Counter[str]:
 
 
 def sum_log_frequencies(counts: Mapping[str, int], texts: Sequence[str]) -> np.ndarray:
-    """Returns for each text the sum of log(the word's share of the corpus) over its words.
-
-    One is added to each count, so that no logarithm is infinite.
-    """
+    """Returns the log probability of each text under a unigram model, float64 [texts]."""
+    # Add one to each count, so that unknown words have a finite logarithm.
     total = sum(counts.values()) + len(counts) + 1
     return np.array(
         [sum(math.log((counts.get(word, 0) + 1) / total) for word in words_of(t)) for t in texts]
@@ -220,6 +218,7 @@ def sum_log_frequencies(counts: Mapping[str, int], texts: Sequence[str]) -> np.n
 
 def _right(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
     """Returns for each pair 1 if the right sentence has the higher score, 0.5 for a tie."""
+    # A difference as small as rounding errors is a tie.
     is_tie = np.isclose(good, bad, rtol=1e-6, atol=0)
     return np.where(is_tie, 0.5, good > bad)
 
@@ -227,11 +226,11 @@ def _right(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
 def figures(
     pairs: Sequence[Pair], right: dict[str, np.ndarray], known: np.ndarray | None = None
 ) -> dict:
-    """Returns the figures of each group, and their means over the groups.
+    """Returns the accuracies of each group, and their means over the groups.
 
-    `right` maps the name of a scorer to what `_right` returns for it. `known`, bool [pairs], is
-    true where the corpus has all words of a pair. It adds `known_pairs` and, if a group has such
-    pairs, `model_on_known`: the model's accuracy on them.
+    `right` maps the name of a scorer to the result of `_right`, float [pairs]. `known`, bool
+    [pairs], is true for pairs whose words all occur in the corpus. If it is given, `known_pairs` is
+    the number of such pairs, and `model_on_known` the model's accuracy on them (if there are any).
     """
     names = np.array([pair.group for pair in pairs])
     groups = {}
@@ -265,7 +264,7 @@ def figures(
 
 
 def _interval(right: float, number: int) -> list[float]:
-    """Returns Wilson's interval; for n + 1/2 right pairs, the mean of the ends for n and n + 1."""
+    """Returns Wilson's interval; for n + 1/2 right pairs, the mean interval of n and n + 1."""
     ends = (
         metrics.wilson_interval(value, number) for value in (math.floor(right), math.ceil(right))
     )
@@ -297,7 +296,7 @@ def _line(values: dict) -> str:
 
 
 def draw(result: dict, path: str) -> None:
-    """Draws a bar a group, with its interval, beside chance and the words alone, as a PNG."""
+    """Draws a PNG: one bar with interval per group, chance and the word-frequency baseline."""
     groups = dict(sorted(result["groups"].items(), key=lambda item: item[1]["model"]))
     places = np.arange(len(groups))
     shares = np.array([100 * values["model"] for values in groups.values()])

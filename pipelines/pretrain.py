@@ -1,11 +1,11 @@
-"""Pre-trains an ALBERT on segment records: masked LM and sentence order, LAMB.
+"""Pre-trains an ALBERT with masked-LM and sentence-order losses, by LAMB or AdamW.
 
-Records come from pipelines.create_pretraining_data, or from the reference's code and
-pipelines.index_records; --record_dir=a,b --record_weights=0.7,0.3 mixes directories. All outputs
-are in --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard curves and
-curves.png. After a kill, the same command resumes from the last checkpoint and produces the same
-weights (on a CPU; GPUs sum some gradients in varying order). Training lasts --num_train_steps,
---num_epochs or --train_hours.
+pipelines.create_pretraining_data writes the records. pipelines.index_records makes examples of the
+reference's code usable, too. --record_dir=a,b --record_weights=0.7,0.3 mixes directories. All
+outputs are in --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard curves and
+curves.png. After a kill, the same command resumes from the last checkpoint. On a CPU the final
+weights are the same; GPUs sum some gradients in varying order. --num_train_steps, --num_epochs or
+--train_hours sets the length of the run.
 
 Examples:
   python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
@@ -96,26 +96,27 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "record_weights",
         None,
-        "Share of each directory in the run, such as 0.7,0.3. Default: their numbers of examples.",
+        "Share of each directory in the run, such as 0.7,0.3. Default: by numbers of examples.",
     )
     flags.DEFINE_string(
-        "spm_model_file", None, "The records' vocabulary (.model or .txt).", required=True
+        "spm_model_file", None, "Vocabulary of the records (.model or .txt).", required=True
     )
     flags.DEFINE_string(
-        "model_dir", None, "Directory of the run; resumed if it exists.", required=True
+        "model_dir", None, "Directory of the run. An existing run is resumed.", required=True
     )
     flags.DEFINE_string(
         "albert_config",
         "albert_base",
-        f"A named size ({', '.join(config_lib.NAMES)}), whose vocab_size --spm_model_file sets, or "
+        f"A named size ({', '.join(config_lib.NAMES)}) with the vocab_size of --spm_model_file, or "
         "the path of an albert_config.json.",
     )
-    program.define_max_seq_length(help="Examples are padded to it. Default: as in the records.")
+    program.define_max_seq_length(help="Shorter examples are padded. Default: as in the records.")
     flags.DEFINE_string(
         "init_checkpoint",
         None,
-        "Initial weights: a model directory or checkpoint of the same vocabulary and shape, of any "
-        "depth where layers are shared; or a published model, hf://OWNER/NAME@COMMIT or a URL.",
+        "Initial weights: a model directory or checkpoint with the same vocabulary and shape (if "
+        "layers are shared, the depth may differ), or a published model: hf://OWNER/NAME@COMMIT or "
+        "a URL.",
     )
     define_settings_flags(ExampleOptions)
     define_settings_flags(PretrainingSettings, **PUBLISHED)
@@ -170,16 +171,17 @@ def pretrain(
     strategy: tf.distribute.Strategy,
     peak_flops_per_second: float | None = None,
 ) -> None:
-    """Pre-trains to settings.num_train_steps, from the last checkpoint in `model_dir`, if any.
+    """Pre-trains up to settings.num_train_steps; resumes from the last checkpoint in `model_dir`.
 
-    check_sources must have accepted `sources`. `options.seed` decides order, splits and masks.
-    `peak_flops_per_second` counts all devices; None: the log has no model FLOPs utilisation.
+    check_sources must have accepted `sources`. `options.seed` seeds data order, splits and masks.
+    Without `peak_flops_per_second` (of all devices together) the log has no FLOPs utilisation.
 
     Raises:
       UserError: if config and settings do not fit together, or `model_dir` holds another run.
     """
     config, tokenizer = initial.config, initial.tokenizer
     program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
+    # Check before a minute of training for --train_hours, and again with the number of steps.
     settings.check(strategy)
     settings = _with_steps(initial, sources, options, settings, loop, strategy, model_dir)
     settings.check(strategy)
@@ -189,13 +191,13 @@ def pretrain(
     init_weights = _restore_initial_weights(model, initial, model_dir, heldout_split)
     identity = _identity(config, init_weights, sources, options, settings, loop)
     identity.update(origin_of(model_dir, initial.checkpoint))
-    # Equal on all hosts, but not in the identity: a failed run may resume with a larger value.
+    # All hosts must have one max_bad_batches. Not in the identity: a resumed run may raise it.
     run = Run(strategy, model_dir, {**identity, "max_bad_batches": loop.max_bad_batches})
 
     dataset_fn = functools.partial(
         pretraining_dataset, sources, options, tokenizer, settings.global_batch_size
     )
-    if loop.eval_steps:  # on examples that are drawn once
+    if loop.eval_steps:  # draw the examples once, for all evaluations
         rows = settings.global_batch_size // settings.gradient_accumulation_steps
         heldout, baselines = heldout_examples(
             sources, options, tokenizer, rows, settings.eval_examples
@@ -229,7 +231,7 @@ def _with_steps(
     strategy: tf.distribute.Strategy,
     model_dir: str,
 ) -> PretrainingSettings:
-    """Returns the settings with epochs, hours and fraction converted into steps."""
+    """Converts --num_epochs, --train_hours and --warmup_fraction into numbers of steps."""
     num_examples = sum(source.manifest.splits["train"].examples for source in sources)
     if settings.train_hours is None:
         return settings.with_steps(num_examples)
@@ -284,7 +286,7 @@ def _identity(
     on another machine.
     """
     of_settings = settings.identity()
-    # Version 0.5.0 recorded no optimizer, and its runs can resume. AdamW ignores LAMB's option.
+    # Runs of version 0.5.0 can resume: it recorded no optimizer. AdamW does not use LAMB's option.
     del of_settings["optimizer" if settings.optimizer == "lamb" else "lamb_bias_correction"]
     return {
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
@@ -306,7 +308,7 @@ def _rates(
     num_hidden_layers: int,
     peak_flops_per_second: float | None,
 ) -> dict[str, float]:
-    """Returns name of a rate in the log -> amount that one example adds to it."""
+    """Returns {name of a rate in the log: amount that one example adds to it}."""
     flops = training_flops_per_example(
         model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
     )
@@ -334,9 +336,9 @@ def _create_model(
         model = AlbertForPreTraining(config, settings.recompute)
         model.create_variables()
         if not options.objective.has_label:
-            # Without labels these layers get weight decay only, which LAMB scales to the weight's
-            # norm: a norm of 10 shrank to 0.006 in 3,000 steps. A later run with labels then learnt
-            # nothing.
+            # Without labels, weight decay is the only update of these layers. LAMB scales it to the
+            # norm of the weights: a norm of 10 shrank to 0.006 in 3,000 steps. Later training with
+            # labels then failed.
             model.encoder.pooler.trainable = False
             model.sentence_order.trainable = False
         return model, make_optimizer(settings)
@@ -387,7 +389,7 @@ def _restore_initial_weights(
         return recorded
     directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
     check_heldout_split(directory, heldout_split)
-    # Settings that no variable's name or shape reveals.
+    # Differences in these settings change neither names nor shapes of variables.
     names = ["num_attention_heads", "hidden_act"]
     names += ["parameter_sharing", "num_hidden_groups", "inner_group_num"]
     if (model.config.parameter_sharing, model.config.num_hidden_groups) != ("all", 1):
@@ -415,7 +417,7 @@ def _numbers(texts: Sequence[str] | None) -> list[float] | None:
         return [float(text) for text in texts] if texts else None
     except ValueError:
         raise UserError(
-            f"--record_weights={','.join(texts)}: expected numbers, comma between, such as 0.7,0.3"
+            f"--record_weights={','.join(texts)}: expected comma-separated numbers, such as 0.7,0.3"
         ) from None
 
 

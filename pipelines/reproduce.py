@@ -1,4 +1,4 @@
-"""The ALBERT paper's tables beside ours: parameter counts, recipes and costs.
+"""Prints the tables of the ALBERT paper beside our parameter counts, recipes and costs.
 
 --table=parameters prints the published parameter counts beside our models' counts. The other
 tables list each row's recipe (a flagfile of pipelines.pretrain), published results and cost.
@@ -51,14 +51,14 @@ class Table:
     """A published table."""
 
     title: str
-    columns: str  # the names of the results, with spaces between
+    columns: str  # the names of the results, separated by spaces
     rows: tuple[Row, ...]
 
 
 def define_flags() -> None:
     """Defines the flags in a function, because several programs define the same names."""
-    flags.DEFINE_enum("table", None, ["parameters", *_TABLES], "Which table.", required=True)
-    flags.DEFINE_float("flops_per_second", 1e14, "Sustained FLOP/s, to give costs in days.", 1.0)
+    flags.DEFINE_enum("table", None, ["parameters", *_TABLES], "Table to print.", required=True)
+    flags.DEFINE_float("flops_per_second", 1e14, "Sustained FLOP/s, for costs in days.", 1.0)
 
 
 def main(_) -> None:
@@ -72,11 +72,11 @@ def main(_) -> None:
 def read_table(name: str) -> Table:
     """Returns a table of the paper.
 
-    Source: Lan et al. 2020, tables 1 to 6; BERT xlarge without results.
+    Source: Lan et al. 2020, tables 1 to 6. Results of BERT xlarge are left out.
     """
     path = f"{_RECIPES}/tables.json"
     if not os.path.exists(path):
-        raise UserError(f"no {path} here: call this program in the repository")
+        raise UserError(f"no {path} here: run this program in the root of the repository")
     with open(path, encoding="utf-8") as file:
         values = json.load(file)[name]
     return Table(**{**values, "rows": tuple(Row(**row) for row in values["rows"])})
@@ -86,14 +86,14 @@ def read_table(name: str) -> Table:
 
 
 def read_recipe(row: Row) -> dict[str, str]:
-    """Returns the flags of pipelines.pretrain in a row's flagfile, included flagfiles too."""
+    """Returns the flags of a row's flagfile and of the flagfiles that it includes."""
     arguments = [f"--flagfile={_RECIPES}/{row.recipe}.flags"]
     arguments = flags.FlagValues().read_flags_from_files(arguments)
     return dict(argument.lstrip("-").split("=", 1) for argument in arguments)
 
 
 def recipe_config(recipe: dict[str, str]) -> AlbertConfig:
-    """Returns the config that a recipe trains, with the published vocabulary's size."""
+    """Returns the config that a recipe trains, with the size of the published vocabulary."""
     name = recipe["albert_config"]
     return AlbertConfig.named(name) if name in config_lib.NAMES else AlbertConfig.read(name)
 
@@ -115,7 +115,7 @@ def _size(variables) -> int:
 
 
 def count_parameters(model: AlbertForPreTraining) -> dict[str, int]:
-    """Counts the weights of the encoder, of encoder and pooler, and of these with the heads."""
+    """Counts the weights of the encoder, of encoder plus pooler, and of the whole model."""
     encoder = model.encoder
     return {
         "encoder": _size(encoder.trainable_variables) - _size(encoder.pooler.trainable_variables),
@@ -147,8 +147,8 @@ def parameter_tables() -> str:
             lines.append((row.name, *map(str, shape), *published, *ours, agreement(row, counts)))
         parts.append(f"{table.title}\n{_aligned(lines)}")
     parts.append(
-        "All but two of the published counts fit one rule: the pooler is counted where layers "
-        "share weights, and not where they do not."
+        "All but two of the published counts fit one rule: the pooler is counted only if layers "
+        "share weights."
     )
     return "\n\n".join(parts)
 

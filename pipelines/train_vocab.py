@@ -1,10 +1,10 @@
 """Trains the SentencePiece vocabulary of a new ALBERT on your own text.
 
-Input: UTF-8 text files, with the flags of pipelines.create_pretraining_data. Output: PREFIX.model,
-PREFIX.vocab (its pieces as text) and PREFIX.json (the settings, for create_pretraining_data). The
-text is prepared exactly as the tokenizer will prepare it. A report shows how the vocabulary fits
-lines held out of training (if there are fewer than some 10,000 lines: the training text). A
-finished vocabulary is not trained again.
+Input: UTF-8 text files, with the input flags of pipelines.create_pretraining_data. Output:
+PREFIX.model, PREFIX.vocab (its pieces as text) and PREFIX.json (settings that
+create_pretraining_data reads). The text is normalised exactly as the tokenizer will normalise it. A
+report shows how well the vocabulary fits lines held out of training (below some 10,000 lines: the
+training text). A finished vocabulary is not trained again.
 
 Examples:
   python -m pipelines.train_vocab --input_file='corpus/*.txt' --output_prefix=vocabulary/30k
@@ -53,27 +53,27 @@ class VocabularySettings:
     )
     character_coverage: float = setting(
         flags.DEFINE_float,
-        "Share of the text's characters that get a piece; the rarest others become <unk>.",
+        "Share of the text's characters that pieces cover; the rarest become <unk>.",
         0.99995,
         lower_bound=0.9,
         upper_bound=1.0,
     )
     input_sentence_size: int = setting(
         flags.DEFINE_integer,
-        "Sentences to draw from a larger corpus.",
+        "Number of sentences to sample from a larger corpus.",
         10_000_000,
         lower_bound=101,
     )
     do_lower_case: bool = setting(flags.DEFINE_bool, "Lower-case the text.", True)
     byte_fallback: bool = setting(
-        flags.DEFINE_bool, "Spell unknown characters in bytes: no <unk>.", False
+        flags.DEFINE_bool, "Encode unknown characters as bytes, not as <unk>.", False
     )
 
 
 def define_flags() -> None:
     """Defines the flags in a function, because several programs define the same names."""
     corpus.define_flags()
-    flags.DEFINE_string("output_prefix", None, "Where PREFIX.model will be.", required=True)
+    flags.DEFINE_string("output_prefix", None, "PREFIX of the output files.", required=True)
     define_settings_flags(VocabularySettings)
 
 
@@ -97,7 +97,7 @@ _MAX_LINE_BYTES = 4 * _MAX_LINE_CHARACTERS
 # Every 100th line is held out for the report, which samples at most _SAMPLE_LINES of them.
 _HELDOUT_EVERY = 100
 _SAMPLE_LINES = 20_000
-# If there are fewer held-out lines, the text is too small to hold out any.
+# A text with fewer held-out lines is too small to hold out any: all its lines are trained on.
 _MIN_HELDOUT_LINES = 100
 _SECONDS_BETWEEN_LINES = 10
 
@@ -131,7 +131,7 @@ def train_vocab(
     }
     if tf.io.gfile.exists(f"{output_prefix}.model"):
         _check_same(output_prefix, provenance)
-        print(f"{output_prefix}.model is there already, made of the same text: nothing to do")
+        print(f"{output_prefix}.model is there already, trained on the same text: nothing to do")
         return
     print(
         f"vocabulary: {settings.vocab_size:,} {settings.model_type} pieces, "
@@ -152,7 +152,7 @@ def train_vocab(
 
 
 def _check_same(output_prefix: str, provenance: dict) -> None:
-    """Refuses a vocabulary that was made of other text, or with other settings."""
+    """Refuses an existing vocabulary that was trained on other text or with other settings."""
     path = settings_path(f"{output_prefix}.model")
     found = files.read_json_if_exists(path)
     if found == provenance:
@@ -160,7 +160,7 @@ def _check_same(output_prefix: str, provenance: dict) -> None:
     if not found:
         difference = f"{path}, which would say how it was made, is missing"
     elif found["input_bytes"] != provenance["input_bytes"]:
-        difference = "it was made of other input files"
+        difference = "it was trained on other input files"
     else:
         settings = job_directory.describe_difference(found["settings"], provenance["settings"])
         difference = f"it was made with other settings ({settings})"
@@ -171,7 +171,7 @@ def _check_same(output_prefix: str, provenance: dict) -> None:
 
 
 class _Text:
-    """Iterates over the prepared sentences; stores counts, a sample for the report and any error.
+    """Iterates over normalised sentences; stores counts, a sample for the report and any error.
 
     SentencePiece may replace an error raised here by a RuntimeError; `error` is the original.
     """
@@ -222,7 +222,7 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
     model = io.BytesIO()
     errors = []
     options = dataclasses.asdict(settings)
-    del options["do_lower_case"]  # the text is prepared here
+    del options["do_lower_case"]  # _Text has applied it
 
     def train() -> None:
         try:
@@ -238,7 +238,7 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
         except Exception as error:
             errors.append(error)
 
-    # Train in a thread for minutes, while the main thread reports progress and handles Ctrl-C.
+    # Training takes minutes: the main thread reports progress and handles Ctrl-C meanwhile.
     thread = threading.Thread(target=train, daemon=True)
     started = time.monotonic()
     thread.start()

@@ -22,8 +22,8 @@ from albert_tf.jobs.settings import define_settings_flags, setting
 from albert_tf.storage.errors import UserError
 
 # Starts a worker process of DirectRunner as Beam does, but without output (exceptions of our code
-# still reach the main process). The worker exits at Ctrl-C, and when the main process is gone:
-# Beam's worker would write for some seconds more, next to a restarted job.
+# still reach the main process). The worker exits at Ctrl-C and when the main process has ended.
+# Beam's own worker would keep writing for some seconds, at the same time as a restarted job.
 _WORKER_COMMAND = f"""exec {shlex.quote(sys.executable)} -c '
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, lambda *_: os._exit(0))
@@ -54,11 +54,11 @@ class Workers:
     """The Beam runner of a job and its options."""
 
     runner: str = setting(
-        flags.DEFINE_string, "The Beam runner; DirectRunner is this machine.", "DirectRunner"
+        flags.DEFINE_string, "The Beam runner. DirectRunner uses this machine.", "DirectRunner"
     )
     num_workers: int | None = setting(
         flags.DEFINE_integer,
-        "Processes of DirectRunner. Default: one per core.",
+        "Number of processes of DirectRunner. Default: one per core.",
         None,
         lower_bound=1,
     )
@@ -88,7 +88,7 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
     logging.disable(logging.WARNING)  # On import, Beam warns of optional packages that are missing.
     try:
         with warnings.catch_warnings():
-            # On Python 3.9 Google's packages announce its end of life.
+            # On Python 3.9 Google's packages warn that this Python has reached its end of life.
             warnings.simplefilter("ignore", FutureWarning)
             import apache_beam as beam
             from apache_beam.options.pipeline_options import PipelineOptions
@@ -116,6 +116,7 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
                 "Apache Beam, or MODULE.CLASS of one that is installed, and its options"
             ) from error
         with pipeline:
+            # Without Reshuffle, Beam would fuse the steps and give all units to one worker.
             _ = (
                 pipeline
                 | "Units" >> beam.Create(units)
@@ -157,7 +158,7 @@ def _on_thread_failure(default_hook: Callable, args: threading.ExceptHookArgs) -
     """Ends the program if DirectRunner loses a process; Beam would wait for it forever."""
     if "Worker subprocess exited" in str(args.exc_value):
         print(
-            "\nerror: a worker process was killed, perhaps for want of memory; run the same "
+            "\nerror: a worker process was killed, perhaps because memory ran out; run the same "
             "command again to resume. A smaller --num_workers needs less memory",
             file=sys.stderr,
             flush=True,

@@ -1,4 +1,4 @@
-"""Reads the documents of text files by byte ranges, in the formats of --input_format; streaming."""
+"""Streams the documents of text files by byte ranges, in the formats of --input_format."""
 
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ class TextFormat:
 
     input_format: str = setting(
         flags.DEFINE_enum,
-        "sentences: one per line, a blank line between documents. prose: lines up to a blank one "
-        "are a paragraph, which is split into sentences. jsonl: a line is a JSON object, whose "
-        "--text_field is a document of prose.",
+        "sentences: one per line, a blank line between documents. prose: paragraphs, which blank "
+        "lines end, are split into sentences. jsonl: one JSON object per line, with a document of "
+        "prose in its --text_field.",
         "sentences",
         enum_values=INPUT_FORMATS,
     )
     document_blank_lines: int = setting(
         flags.DEFINE_integer,
-        "Least number of successive blank lines that end a document (not for jsonl). Pass 2 or "
+        "Minimum number of successive blank lines that ends a document (not for jsonl). Pass 2 or "
         "more if one blank line separates paragraphs.",
         1,
         lower_bound=1,
     )
-    text_field: str = setting(flags.DEFINE_string, "Field of the JSON objects.", "text")
+    text_field: str = setting(flags.DEFINE_string, "Field of the text in JSON objects.", "text")
     language: str = setting(
-        flags.DEFINE_string, "ISO code of the language, to split prose into sentences.", "en"
+        flags.DEFINE_string, "ISO code of the language, used to split prose into sentences.", "en"
     )
     on_bad_line: str = setting(
         flags.DEFINE_enum,
@@ -83,7 +83,7 @@ class TextFormat:
 def define_flags() -> None:
     """Defines the flags of every program that reads text."""
     flags.DEFINE_string(
-        "input_file", None, "Text files: globs or paths, comma between.", required=True
+        "input_file", None, "Text files: comma-separated paths or globs.", required=True
     )
     define_settings_flags(TextFormat)
 
@@ -98,14 +98,14 @@ def read_documents(
 ) -> Iterator[Sentence]:
     """Yields the sentences of the documents that belong to a byte range of a file, in order.
 
-    A document belongs to the range in which the last blank line before it begins. The first
-    document of a file belongs to the range that begins at 0, a document of jsonl to the range in
-    which its line begins. So ranges that partition a file partition its documents. Every document
-    is read to its end, even past `end` (None: the end of the file). A line is blank if str.strip()
-    leaves nothing. Offsets in a compressed file count decompressed bytes.
+    A document belongs to the range in which the blank line before it begins. The first document of
+    a file belongs to the range that begins at 0. A document of jsonl belongs to the range in which
+    its line begins. So disjoint ranges have disjoint documents. Every document is read to its end,
+    even past `end` (None: the end of the file). A line is blank if str.strip() leaves nothing.
+    Offsets in a compressed file count decompressed bytes.
 
-    "skipped_lines" of `counts` counts the skipped lines, which do not end their documents. For
-    `path`, `on_read` and the UserErrors besides that for an invalid line see text_files.read_lines.
+    `counts["skipped_lines"]` counts skipped lines, which do not end their documents. For `path`,
+    `on_read` and errors other than an invalid line see text_files.read_lines.
     """
     assert begin >= 0 and (end is None or begin < end), (begin, end)
     is_json = text_format.input_format == "jsonl"
@@ -119,7 +119,7 @@ def read_documents(
             if text_format.on_bad_line != "skip":
                 raise UserError(
                     f"{path}:{line_number(path, offset)}: {error}, or pass --on_bad_line=skip to "
-                    "leave such lines out"
+                    "skip such lines"
                 ) from error
         counts["skipped_lines"] += 1
         return None
@@ -154,15 +154,16 @@ def _text_lines(
     enough: int,
     blank_lines: int,
 ) -> Iterator[tuple[int, str]]:
-    """Yields (document offset, line with its end), blank lines inside documents too.
+    """Yields (document offset, line with its line end), also for blank lines inside documents.
 
-    `is_ours`: whether the range begins with a document, as at the start of a file. `enough`: number
-    of blank lines that end a document. `blank_lines`: their number right before the range.
+    `is_ours`: whether the first line belongs to a document of this range. `enough`: number of blank
+    lines that ends a document. `blank_lines`: number of blank lines right before the range.
     """
     document = None  # offset of the current document
     for offset, line in lines:
         if not is_ours and offset >= end:
             return
+        # Lines before the first document of this range are checked with the range before it.
         text = text_of(offset, line) if is_ours else line.decode("utf-8", errors="replace")
         if text is None:
             blank_lines = 0
@@ -184,13 +185,13 @@ def _text_lines(
 def _json_lines(
     lines: Iterator[tuple[int, bytes]], text_of: Callable[[int, bytes], str | None], end: float
 ) -> Iterator[tuple[int, str]]:
-    """Yields (document offset, line of its text with its end)."""
+    """Yields (document offset, line of the document's text with its line end)."""
     for offset, parts in itertools.groupby(lines, key=operator.itemgetter(0)):
         if offset >= end:
             return
         line = bytearray()
         for _, part in parts:
-            if len(line) <= _MAX_JSON_BYTES:
+            if len(line) <= _MAX_JSON_BYTES:  # _json_text refuses a longer line
                 line += part
         yield from ((offset, match[0]) for match in _LINE.finditer(text_of(offset, line) or ""))
 

@@ -1,10 +1,10 @@
 """Writes a demo corpus of English prose: the documentation of the installed Python packages.
 
-The help topics of Python and the docstrings of the standard library and all installed packages,
-without code, tables and markup: one sentence per line, blank lines between documents. Each topic
-and each docstring is a document. It opens with a summary, so a model can learn the order of its
-sentences. Nothing is downloaded and no package is imported. Use it for demonstrations, in place of
-your own text.
+Reads Python's help topics and the docstrings of the standard library and all installed packages.
+Writes them without code, tables and markup: one sentence per line, blank lines between documents.
+Each topic and each docstring is a document. Documents open with a summary, so a model can learn the
+order of their sentences. Nothing is downloaded and no package is imported. Use the corpus for
+demonstrations, in place of your own text.
 
 Example:
   python -m pipelines.data.demo_corpus --output_file=demo/corpus.txt
@@ -34,17 +34,17 @@ FLAGS = flags.FLAGS
 _NOT_READ = re.compile(
     r"/(tests?|site-packages|_vendor|idlelib|lib2to3)/|/test_[^/]*$|_(test|pb2)\.py$"
 )
-_MAX_REPEATS = 3  # most copies of a sentence in all documents
-# Sections in NumPy's style, headed by an underlined line, that hold tables or code.
+_MAX_REPEATS = 3  # maximum number of copies of a sentence in the corpus
+# Underlined headings of sections in NumPy's style that contain tables or code.
 _TABLES = re.compile(
     r"(other )?(parameters|returns|yields|raises|warns|attributes|methods|see also|references|"
     r"examples?|functions|classes)\b",
     re.IGNORECASE,
 )
 _UNDERLINE = re.compile(r"[-=~^*#\"]{3,}$")
-# Directives, fields, tables, comments, decorators; headings of one word; underlines.
+# No prose: directives, fields, tables, comments, decorators, headings of one word, underlines.
 _NO_PROSE = re.compile(rf"\.\.|[:|#@]|\+-|[^ ]*:$|{_UNDERLINE.pattern}")
-# Text indented below a line that ends in a colon is code or a table, except below these.
+# Text indented below a line that ends in a colon is code or a table, except below these headings.
 _PROSE_HEADING = re.compile(r"(\.\. )?(notes?|warning|caution|important|tip|caveats?)\b", re.I)
 _BULLET = re.compile(r"^([*+•-]|\(?(\d{1,2}|[a-z])[.)])\s+")
 _MARKUP = (
@@ -53,14 +53,14 @@ _MARKUP = (
     (r"`([^`<]+?)\s*<[^`>]*>`_*", r"\1"),  # `text <address>`_
     (r"`+([^`]*)`+_*", r"\1"),  # `text`
     (r"(?<!\w)(\*{1,2})(\w[^*]*?)\1(?!\w)", r"\2"),  # *text*
-    (r"(?<=\w\w)\.(?=\w)", "\ue000"),  # a dot inside a name ends no sentence: tf.keras.Model
+    (r"(?<=\w\w)\.(?=\w)", "\ue000"),  # the dots of tf.keras.Model do not end a sentence
 )
 _WORD = re.compile(r"[\"'(]*[A-Za-z]+(?:['’/-][A-Za-z]+)*[\"')]*[.,;:!?]*[\"')]*")
 
 
 def define_flags() -> None:
     """Defines the flags in a function, because several programs define the same names."""
-    flags.DEFINE_string("output_file", None, "Where to write the corpus.", required=True)
+    flags.DEFINE_string("output_file", None, "Path of the corpus.", required=True)
 
 
 def main(_) -> None:
@@ -74,7 +74,7 @@ def main(_) -> None:
 
 
 def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str]) -> None:
-    """Writes the prose of help topics and of packages, unless the file is there already."""
+    """Writes the prose of help topics and of packages, unless the file exists."""
     if tf.io.gfile.exists(output_file):
         print(f"{output_file} is there already: nothing to do")
         return
@@ -95,6 +95,7 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
             repeats[sentence] += 1
             if repeats[sentence] <= _MAX_REPEATS:
                 sentences.append(f"{sentence}\n")
+        # A single sentence has no order to learn.
         if len(sentences) > 1:
             documents.append("".join(sentences))
     corpus = "\n".join(documents)
@@ -112,7 +113,7 @@ def source_files(root: Path) -> list[Path]:
 
 
 def docstrings(node: ast.AST) -> Iterator[str]:
-    """Yields the docstrings of a module or another statement, in the order of the file."""
+    """Yields the docstrings inside a module or another statement, in the order of the file."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     if isinstance(node, documented) and (text := ast.get_docstring(node)):
         yield text
@@ -122,7 +123,7 @@ def docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def prose_sentences(text: str) -> list[str]:
-    """Returns the sentences of the prose of a docstring."""
+    """Returns the prose of a docstring, split into sentences."""
     joined = "\n\n".join(paragraphs(text))
     split = sentencex.segment("en", joined) if joined else ()
     sentences = (" ".join(sentence.replace("\ue000", ".").split()) for sentence in split)
@@ -133,7 +134,7 @@ def paragraphs(text: str) -> Iterator[str]:
     """Yields the paragraphs of a docstring, without code, tables and markup."""
     lines = text.splitlines()
     found: list[list[str]] = [[]]
-    skip_below = None  # leave out lines indented deeper than this
+    skip_below = None  # skip lines that are indented deeper than this
     in_fence = in_doctest = in_table = False
     for line, next_line in zip(lines, [*lines[1:], ""]):
         content = line.strip()

@@ -1,4 +1,4 @@
-"""Finds near-exact duplicates of documents in a pass over the text before tokenizing.
+"""Finds near-exact duplicates of documents, in a pass over the text before it is tokenized.
 
 Documents are duplicates if their letters and digits are the same, ignoring case, spacing and
 punctuation. The first one is kept, in the order of the job's units and of the text in a unit. Each
@@ -29,14 +29,14 @@ from .unit_job import Unit
 # A hash of 16 bytes as two numbers, high half first, and the number of its document.
 _ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<i8")])
 _NUMBER = np.dtype("<i8")
-# Hashes are in buckets by their highest byte. A range is a run of buckets with some _RANGE_BYTES of
-# hashes; comparing them takes some four times that memory.
+# The highest byte of a hash is the number of its bucket. A range is several successive buckets,
+# with some _RANGE_BYTES of hashes. Comparing its hashes takes some four times this memory.
 _NUM_BUCKETS = 256
 _RANGE_BYTES = 32_000_000
 
 
 def hash_documents(sentences: Iterable[tuple[int, str]]) -> bytes:
-    """Returns a file of the hashes of every document's letters and digits (str.isalnum).
+    """Hashes the letters and digits (str.isalnum) of every document; returns a file's content.
 
     `sentences` yields (number of the document in the unit, text of the sentence).
     """
@@ -50,7 +50,7 @@ def hash_documents(sentences: Iterable[tuple[int, str]]) -> bytes:
             has_letters |= bool(letters)
             digest.update(letters.encode())
             signs.update(text.encode())
-        # A document without letters and digits, such as emoji only, is hashed as it is.
+        # A document without letters and digits, such as one of emoji, is hashed as a whole.
         digest = digest if has_letters else signs
         rows += digest.digest() + number.to_bytes(8, "little")
     table = np.frombuffer(rows, _ROW)
@@ -78,9 +78,9 @@ def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
 
 
 def find_duplicates(hashes: HashRange, hash_files: Sequence[str]) -> bytes:
-    """Returns a file of the documents to skip in a range of hashes: all but the first per hash.
+    """Lists the documents to skip, all but the first for each hash; returns a file's content.
 
-    `hash_files` are in the order of units. Only the range's buckets are read.
+    `hash_files` are in the order of units. Only the buckets of the range `hashes` are read.
     """
     tables = [
         _read_grouped(path, hashes.first, hashes.end, _NUM_BUCKETS, _ROW) for path in hash_files
@@ -105,7 +105,7 @@ def read_duplicates(paths: Sequence[str], unit_index: int, num_units: int) -> se
 
 
 def _grouped(rows: np.ndarray, groups: np.ndarray, num_groups: int) -> bytes:
-    """Returns an index of the groups' first rows, then the rows, which must be sorted by group."""
+    """Returns an index of each group's first row, then the rows, which must be sorted by group."""
     index = np.searchsorted(groups, np.arange(num_groups + 1, dtype=groups.dtype))
     return index.astype("<i8").tobytes() + rows.tobytes()
 

@@ -1,4 +1,4 @@
-"""Makes examples from segments: lays out pairs, draws order and masks; tensors in and out."""
+"""Turns segments into examples in the graph: splits pairs, draws their order, masks pieces."""
 
 from __future__ import annotations
 
@@ -22,31 +22,32 @@ from .sentence_pairs import (
     length_features,
 )
 
-# Increase it by one with every change to what a seed draws from the same text or records. It keeps
-# runs, record jobs and evaluations with different draws apart. tests/pipelines/data/test_draws.py
-# fails if segments, the order of records, pairs, labels or masks change and DRAWS does not. (The
-# test does not cover the choice of held-out documents, the order inside a shard, and the mixing of
-# sources. How a text is cut into units is a separate part of a record job's identity.)
+# Increase it by one with every change to what a seed draws from the same text or records. Runs,
+# record jobs and evaluations store it, so that results of different draws are never mixed.
+# tests/pipelines/data/test_draws.py fails if segments, the order of records, pairs, labels or masks
+# change and DRAWS does not. (The test does not cover the choice of held-out documents, the order
+# inside a shard and the mixing of sources. Record jobs store how a text is cut into units.)
 DRAWS = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleOptions:
-    """How segments become examples; `seed` draws order, splits, swaps and masks.
+    """How segments become examples; `seed` determines order, splits, swaps and masks.
 
-    Deviation: the reference predicts at most 20 pieces at any length: 4 % of 512.
+    Deviation: the reference predicts at most 20 pieces at any length, which is 4 % of 512.
     """
 
     max_seq_length: int
     max_predictions_per_seq: int | None = setting(
         flags.DEFINE_integer,
-        "Most predictions in an example; default ceil(masked_lm_prob * max_seq_length).",
+        "Maximum number of predictions per example. Default: ceil(masked_lm_prob * "
+        "max_seq_length).",
         None,
         lower_bound=1,
     )
     masked_lm_prob: float = setting(
         flags.DEFINE_float,
-        "Share of the pieces to predict.",
+        "Share of the pieces that are predicted.",
         0.15,
         lower_bound=0.0,
         upper_bound=1.0,
@@ -54,22 +55,23 @@ class ExampleOptions:
     ngram: int = setting(flags.DEFINE_integer, "Longest masked n-gram, in words.", 3, lower_bound=1)
     mask_token_rate: float = setting(
         flags.DEFINE_float,
-        "Share of the predicted pieces that become [MASK]. For trials with 1 and "
-        "--random_token_rate=0 see Recipes, minimal pairs.",
+        "Share of the predicted pieces that become [MASK]. Recipes, minimal pairs, has trials with "
+        "1 and --random_token_rate=0.",
         0.8,
         lower_bound=0.0,
         upper_bound=1.0,
     )
     random_token_rate: float = setting(
         flags.DEFINE_float,
-        "Share of the predicted pieces that become a random piece. The rest of them stay.",
+        "Share of the predicted pieces that become a random piece. The other ones stay unchanged.",
         0.1,
         lower_bound=0.0,
         upper_bound=1.0,
     )
     sentence_objective: str = setting(
         flags.DEFINE_enum,
-        "sop: are the parts in order; nsp: is the second from another document; none: no label.",
+        "sop: predict whether the two parts are in order. nsp: predict whether the second comes "
+        "from another document. none: no label.",
         "sop",
         enum_values=list(SENTENCE_OBJECTIVES),
     )
@@ -87,9 +89,9 @@ class ExampleOptions:
             object.__setattr__(self, "max_predictions_per_seq", max(1, predictions))
 
     def identity(self) -> dict[str, Any]:
-        """Returns the options that decide the examples, for the identity of a run or a job."""
+        """Returns the options that determine the examples, for the identity of a run or a job."""
         values = dataclasses.asdict(self)
-        # Version 0.12.0 recorded no rates, and its runs can resume.
+        # Runs of version 0.12.0, which recorded no rates, can resume.
         for name in ("mask_token_rate", "random_token_rate"):
             if values[name] == type(self).__dataclass_fields__[name].default:
                 del values[name]
@@ -97,16 +99,16 @@ class ExampleOptions:
 
     @property
     def objective(self) -> SentenceObjective:
-        """The row of SENTENCE_OBJECTIVES."""
+        """The chosen row of SENTENCE_OBJECTIVES."""
         return SENTENCE_OBJECTIVES[self.sentence_objective]
 
 
 def example_maker(
     options: ExampleOptions, tokenizer: AlbertTokenizer, with_lengths: bool = False
 ) -> Callable[[dict[str, tf.Tensor], dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
-    """Returns (segments of records.parse_segments, draws for the same rows) -> batch.
+    """Returns a function (segments of records.parse_segments, draws for the same rows) -> batch.
 
-    `options.seed` is not used. `with_lengths` adds sentence_pairs.length_features.
+    It does not use `options.seed`. `with_lengths` adds sentence_pairs.length_features.
     """
     vocabulary = MaskingVocabulary(
         tokenizer.mask_id, tokenizer.word_starts(), tokenizer.replacement_ids()
@@ -144,9 +146,9 @@ def example_draws(
 ) -> dict[str, tf.Tensor]:
     """Returns all random numbers for some rows of a batch, uniform in [0, 1).
 
-    A row's numbers do not depend on the other rows of the call. So a host draws numbers for its own
-    rows only; `first_row` is their place in the global batch. Philox, a counter-based generator,
-    can start anywhere in its stream. `seed` is int64 [2].
+    A row's numbers depend on `seed`, int64 [2], and on its place in the global batch only. So a
+    host draws numbers for its own rows only, from place `first_row` on. Philox, a counter-based
+    generator, can start anywhere in its stream.
     """
     spans = options.max_seq_length + 1
     widths = {

@@ -1,4 +1,4 @@
-"""The held-out examples that a run is evaluated on while it trains, from all its sources."""
+"""Samples the held-out examples on which a run is evaluated during training."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ def heldout_examples(
 ) -> tuple[Callable[[tf.distribute.InputContext], tf.data.Dataset], dict[str, float]]:
     """Returns a function that makes batches of held-out examples, and their baselines.
 
-    The examples are a sample from all sources, in proportion to the sources' sizes. Each source
-    rounds its share of `num_examples` up. From the training's `options` evaluation_options derives
-    the evaluation's. `batch_size` counts the rows of all replicas.
+    The examples are sampled from all sources, in proportion to the sources' sizes; each source's
+    share of `num_examples` is rounded up. `options` are the options of training, from which the
+    options of evaluation are derived. `batch_size` counts the rows of all replicas.
 
     Returns:
-      (input context) -> batches, see evaluation_dataset; and metrics of these examples that do not
-      depend on weights: the accuracy of each baseline of order_baselines for each kind of pair,
-      such as `inside_overlap_accuracy`.
+      A function (input context) -> batches, see evaluation_dataset. A dict of the accuracy of each
+      baseline of order_baselines for each kind of pair, such as `inside_overlap_accuracy`.
 
     Raises:
       UserError: if no source has held-out records.
@@ -42,7 +41,7 @@ def heldout_examples(
     total = sum(source.manifest.splits["heldout"].examples for source in sources)
     if not total:
         raise UserError(
-            "--eval_steps: there are no held-out records; make some with --heldout_fraction of "
+            "--eval_steps: there are no held-out records; write some with --heldout_fraction of "
             "pipelines.create_pretraining_data"
         )
     parts, found = [], []
@@ -58,7 +57,7 @@ def heldout_examples(
         datasets = [part(context=context) for part in parts]
         return functools.reduce(lambda one, other: one.concatenate(other), datasets)
 
-    # A sample without openings has only "pairs": "inside" if other samples have openings.
+    # A source without openings has "pairs" only. If other sources have openings, they are "inside".
     if any("openings" in of_source for of_source in found):
         found = [{"inside" if k == "pairs" else k: v for k, v in f.items()} for f in found]
     known = {}

@@ -1,10 +1,10 @@
-"""Accuracy of three simple classifiers of sentence order, as baselines of a model's accuracy.
+"""Trains three simple classifiers of sentence order, as baselines for a model's accuracy.
 
-`lengths` sees only how long sentences are. Labels are drawn so that they do not depend on lengths
-(see sentence_pairs); the text itself may still reveal the order: documents may open with short
-sentences. `words` sees which pieces A and B begin with, without comparing them: it learns how
-documents open. `overlap` sees two numbers: the overlap of the words at the junction of A and B, and
-at the far ends. A model that beats all three compares the parts.
+`lengths` sees only sentence lengths. Labels are drawn independently of lengths (see
+sentence_pairs), but a text may still reveal the order, for example if documents open with short
+sentences. `words` sees the first pieces of A and of B, but does not compare them: it learns how
+documents open. `overlap` sees two numbers: the overlap of words at the junction of A and B, and at
+their far ends. If a model beats all three, it must be comparing the two parts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .pretraining_dataset import evaluation_dataset
 
 # Number of training examples for the classifiers.
 _TRAINING_EXAMPLES = 50_000
-# Largest number of examples to classify; from a larger split a sample is drawn.
+# Maximum number of examples to classify; a larger split is sampled.
 _MOST_EXAMPLES = 200_000
 _FOLDS = 5
 _ROWS = 256
@@ -46,8 +46,8 @@ class Pairs(NamedTuple):
     labels: np.ndarray  # int32 [n], 1 = changed
     opens: np.ndarray  # bool [n], whether the segment opens its document
     lengths: np.ndarray  # int32 [n, features], see sentence_pairs.length_features
-    # int32 [n, 4, 20], pieces at the end of A, the beginning of B, the end of B, and the beginning
-    # of A; -1 where there are fewer.
+    # int32 [n, 4, 20], the pieces at four places: the end of A, the beginning of B, the end of B
+    # and the beginning of A. A part of fewer pieces is filled with -1.
     windows: np.ndarray
 
 
@@ -64,7 +64,7 @@ def order_baselines(
     split "train" they are cross-validated in five folds.
 
     Returns:
-      kind of pair -> baseline -> accuracy. Kinds: "openings" and "inside" (documents) where some
+      {kind of pair: {baseline: accuracy}}. Kinds are "openings" and "inside" (of documents) if some
       labelled segments open their document, otherwise "pairs". A kind with too few labels to learn
       from is absent.
     """
@@ -79,6 +79,7 @@ def order_baselines(
         known, asked = (
             Pairs(*(values[some.opens == opens] for values in some)) for some in (fitted_on, pairs)
         )
+        # Cross-validation needs an example of each label in every fold.
         if not len(asked.labels) or np.bincount(known.labels, minlength=2).min() < _FOLDS:
             continue
         found[kind] = {}
@@ -123,7 +124,7 @@ def labelled_pairs(
 
 
 def opening_words(windows: np.ndarray, vocab_size: int) -> sparse.csr_matrix:
-    """Returns which pieces are among the first 20 of A (+1) and of B (-1), [n, vocab_size]."""
+    """Returns float64 [n, vocab_size]: 1 for the first 20 pieces of A, -1 for B's, 0 for both."""
 
     def among(pieces: np.ndarray) -> sparse.csr_matrix:
         rows, places = np.nonzero(pieces != _NO_PIECE)
@@ -137,23 +138,24 @@ def opening_words(windows: np.ndarray, vocab_size: int) -> sparse.csr_matrix:
 def overlaps(windows: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     """Returns how much the parts overlap at the junction and at the far ends, float64 [n, 2].
 
-    A piece on both sides counts once, weighted by -log of its share of all pieces: a repeated rare
-    word is better evidence than a repeated "the". `frequencies` counts each piece.
+    A piece on both sides counts once, with -log of its relative frequency as weight: a shared rare
+    word is better evidence than a shared "the". `frequencies`, [vocab_size], counts pieces.
     """
     weights = -np.log((frequencies + 1) / (frequencies.sum() + len(frequencies)))
 
     def overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         in_both = (one[..., np.newaxis] == other[..., np.newaxis, :]).any(axis=-1)
+        # Pieces that are repeated within `one`.
         again = np.tril(one[..., np.newaxis] == one[..., np.newaxis, :], -1).any(axis=-1)
         counts = in_both & ~again & (one != _NO_PIECE)
         return np.where(counts, weights[one], 0.0).sum(axis=-1)
 
     parts = np.array_split(windows, len(windows) // 4096 + 1)  # bounds the memory
-    # The end of A beside the beginning of B, and the end of B beside the beginning of A.
+    # Compare the end of A with the beginning of B, and the end of B with the beginning of A.
     return np.concatenate([overlap(part[:, [0, 2]], part[:, [1, 3]]) for part in parts])
 
 
-# Name -> classifier, and what it sees: (pairs, frequencies of pieces) -> features.
+# Name -> classifier, and a function (pairs, frequencies of pieces) -> features.
 BASELINES = {
     # Few leaves with many pairs each: lengths are weak evidence, which is easily overfitted.
     "lengths": (
@@ -162,7 +164,7 @@ BASELINES = {
         ),
         lambda pairs, _: pairs.lengths,
     ),
-    # Thousands of features: weights must stay small.
+    # Strong regularisation, because there are thousands of features.
     "words": (
         LogisticRegression(C=0.1),
         lambda pairs, frequencies: opening_words(pairs.windows, len(frequencies)),

@@ -52,9 +52,10 @@ class ExampleStatistics:
         end = length[:, np.newaxis] - 1
         len_b = batch["input_type_ids"].sum(axis=1)
         first_sep = end - len_b[:, np.newaxis]
+        # All pieces but [CLS] and [SEP].
         text = (position > 0) & (position < end) & (position != first_sep)
         place = np.minimum(_BINS * (position - 1) // np.maximum(end - 1, 1), _BINS - 1)
-        # The piece before the split: the end of A, or of B if the parts were swapped.
+        # The last piece before the split ends A, or ends B if the parts were swapped.
         first = np.where(changed & self._swaps, len_b - 1, first_sep[:, 0] - 1)[labelled]
         split = (_BINS * (first / text.sum(axis=1)[labelled])).astype(int)
         opens_part = (position == 1) | (position == first_sep + 1)
@@ -75,7 +76,7 @@ class ExampleStatistics:
             "masked_places": np.bincount(place[text & masked], minlength=_BINS),
             "words": np.bincount(pieces_of_word, minlength=_MOST_PIECES + 1),
             "masked_words": np.bincount(pieces_of_word[masked[starts]], minlength=_MOST_PIECES + 1),
-            # Flatten all examples into one row; each part of an example begins a new run.
+            # All examples are flattened into one row; runs end where a part of an example begins.
             "word_runs": _runs(masked[starts], opens_part[starts]),
             "piece_runs": _runs(masked[text], opens_part[text]),
         }
@@ -125,7 +126,7 @@ def _runs(masked: np.ndarray, opens: np.ndarray) -> np.ndarray:
 
 
 def _share(part, whole) -> Any:
-    """Returns part / whole as a float, or as a list of floats; 0 where there is nothing."""
+    """Returns part / whole as a float or a list of floats; 0 where `whole` is 0."""
     return (part / np.maximum(whole, 1)).tolist()
 
 
@@ -142,8 +143,8 @@ def report(result: dict, label_names: Sequence[str]) -> str:
     decided = labels["unchanged"] + labels["changed"]
     lines = [
         f"{result['examples']:,} examples, {result['pieces']:,} pieces (special pieces included)",
-        f"  length           mean {result['mean_length']:.1f}; a tenth up to {low:.0f}, half up to "
-        f"{middle:.0f}, nine tenths up to {high:.0f}; {100 * result['padding']:.1f} % padding",
+        f"  length           mean {result['mean_length']:.1f}; 10 % up to {low:.0f}, 50 % up to "
+        f"{middle:.0f}, 90 % up to {high:.0f} pieces; {100 * result['padding']:.1f} % padding",
         f"  masked           {100 * result['masked']:.2f} % of the pieces: "
         f"{100 * result['replaced_by_mask']:.2f} % [MASK], {100 * result['kept']:.2f} % kept, "
         f"{100 * result['replaced_by_other']:.2f} % another piece",
@@ -179,7 +180,7 @@ def report(result: dict, label_names: Sequence[str]) -> str:
 
 
 def draw(result: dict, label_names: Sequence[str], path: str) -> None:
-    """Draws the figures on a page, as a PNG."""
+    """Draws the figures of `ExampleStatistics.result` as a PNG."""
     figure = pictures.new_figure(17, 8)
     axes = iter(figure.subplots(2, 4).flat)
     _draw_masks(axes, result)
@@ -214,7 +215,7 @@ def _draw_masks(axes, result: dict) -> None:
     width = max(1, len(lengths) // 64)
     begins = np.arange(0, len(lengths), width)
     shares = 100 * np.add.reduceat(lengths, begins) / lengths.sum()
-    axis = _panel(axes, "Length of examples", f"pieces with special ones, of {len(lengths)}")
+    axis = _panel(axes, "Length of examples", f"pieces and special pieces, up to {len(lengths)}")
     axis.bar(1 + begins, shares, 0.9 * width, align="edge", color=_COLOUR)
     inputs = [result[name] for name in ("replaced_by_mask", "kept", "replaced_by_other")]
     _bars(axes, "Input at predictions", "", inputs, ["[MASK]", "kept", "another piece"])

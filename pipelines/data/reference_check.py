@@ -1,4 +1,4 @@
-"""The unit of pipelines.index_records: checks one file of the reference's static examples."""
+"""Checks one file of the reference's static examples: a unit of pipelines.index_records."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class FileUnit(Unit):
 
 
 def first_lengths(paths: Sequence[str]) -> tuple[int, int] | None:
-    """Returns L and P of the first record in any of the files; None if all are empty."""
+    """Returns L and P (see reference_examples) of the first record; None if all files are empty."""
     first = next(itertools.chain.from_iterable(map(_records, paths)), None)
     return None if first is None else example_lengths(first)
 
 
 def check_file(unit: FileUnit, lengths: tuple[int, int], spm_model_file: str) -> dict:
-    """Checks a file whose records have `lengths` (L, P); returns its marker, with its shard."""
+    """Checks a file, whose records must have `lengths` (L, P); returns the unit's marker."""
     tokenizer = load_tokenizer(spm_model_file)
     pieces = 0
     record_bytes = array.array("q")
@@ -48,7 +48,7 @@ def check_file(unit: FileUnit, lengths: tuple[int, int], spm_model_file: str) ->
             raise UserError(
                 f"{unit.path}: record {len(record_bytes) + index + 1}: {problem}; expected static "
                 "examples of the reference's create_pretraining_data.py, all of one length, made "
-                "with this vocabulary: leave the file out, or make it again"
+                "with this vocabulary: omit the file, or write it again"
             )
         pieces += batch_pieces
         record_bytes.extend(map(len, batch))
@@ -63,7 +63,7 @@ def check_file(unit: FileUnit, lengths: tuple[int, int], spm_model_file: str) ->
 
 
 def _records(path: str) -> Iterator[bytes]:
-    """Yields the records of a file; raises a UserError for a truncated, damaged or other file."""
+    """Yields the records; raises a UserError if the file is truncated, damaged or no TFRecord."""
     number = 0
     try:
         for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
@@ -73,5 +73,5 @@ def _records(path: str) -> Iterator[bytes]:
         reason = str(error).split("{{")[-1].split("}}")[-1].strip() or str(error)
         raise UserError(
             f"{path}: record {number + 1}: cut or damaged, or no uncompressed TFRecord "
-            f"({reason.split(' [Op:')[0]}): fetch the file again, or leave it out"
+            f"({reason.split(' [Op:')[0]}): fetch the file again, or omit it"
         ) from None

@@ -1,11 +1,11 @@
 """The reference's static examples: one record is one padded, masked example.
 
-Uncompressed tf.train.Example, with the features and lengths of the reference's
+A record is an uncompressed tf.train.Example with the features of the reference's
 create_pretraining_data.py (L = max_seq_length, P = max_predictions_per_seq; padding is 0):
 
-  input_ids             int64 [L]: pieces, masked
+  input_ids             int64 [L]: pieces after masking
   input_mask            int64 [L]: 1 = real
-  segment_ids           int64 [L]: 0 up to and with the first [SEP]
+  segment_ids           int64 [L]: 1 = B and its [SEP]
   token_boundary        int64 [L]: 1 = [CLS], [SEP] or a piece that begins a word
   masked_lm_positions   int64 [P]: ascending
   masked_lm_ids         int64 [P]: the original pieces
@@ -29,7 +29,7 @@ from .records import serialize
 
 
 def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict:
-    """Returns the specification for tf.io.parse_example of the features that training reads."""
+    """Returns the features that training reads, in the form that tf.io.parse_example expects."""
     lengths = {
         **dict.fromkeys(FEATURES, max_seq_length),
         **dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), max_predictions_per_seq),
@@ -43,11 +43,11 @@ def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict
 def parse_examples(
     records: tf.Tensor, options: ExampleOptions, with_lengths: bool = False
 ) -> dict[str, tf.Tensor]:
-    """Returns static examples as a batch: the names, shapes and types of examples drawn afresh.
+    """Returns static examples as a batch, with the names, shapes and dtypes of example_maker.
 
-    An example with two parts counts for the sentence objective, unless that is "none".
-    `with_lengths` adds `length_features`, int32 [b, 2]: the number of pieces of both parts (their
-    sentences are unknown).
+    An example with two parts has a sentence label, unless the objective is "none". `with_lengths`
+    adds `length_features`, int32 [b, 2]: the numbers of pieces of the parts, as the lengths of
+    their sentences are unknown.
     """
     lengths = options.max_seq_length, options.max_predictions_per_seq
     parsed = tf.io.parse_example(records, training_features(*lengths))
@@ -71,7 +71,7 @@ def parse_examples(
 def serialize_examples(
     batch: dict[str, np.ndarray], word_starts: np.ndarray, tokenizer: AlbertTokenizer
 ) -> list[bytes]:
-    """Returns the records of a batch of examples."""
+    """Serialises a batch of examples into records."""
     # Word starts come from the text before masking.
     text = unmask(batch)
     special = (text == tokenizer.cls_id) | (text == tokenizer.sep_id)
@@ -103,7 +103,7 @@ def example_lengths(record: bytes) -> tuple[int, int]:
 def check_examples(
     records: Sequence[bytes], lengths: Sequence[int], tokenizer: AlbertTokenizer
 ) -> tuple[int, tuple[int, str] | None]:
-    """Returns the number of pieces in the records, and the first fault: (index, problem)."""
+    """Returns the number of pieces in the records, and the first fault (index, problem) or None."""
     features = training_features(*lengths)
     for index, record in enumerate(records):
         if problem := _schema_fault(record, features):
@@ -124,6 +124,7 @@ def check_examples(
         != tokenizer.cls_id,
         "segment_ids has other values than 0 and 1": (types != 0) & (types != 1),
         "masked_lm_weights has other values than 0 and 1": (weights != 0) & (weights != 1),
+        # Unused predictions, of weight 0, may have any position in the padded row.
         "masked_lm_positions points beyond the text": (positions < 0)
         | (positions >= np.where(weights == 1, used[:, np.newaxis], lengths[0])),
         "next_sentence_labels is neither 0 nor 1": parsed["next_sentence_labels"] >> 1 != 0,

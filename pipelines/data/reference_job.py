@@ -1,12 +1,12 @@
 """Draws static examples in the reference's format from segment records.
 
-The graph of training computes the examples, in several passes. One pass over one segment shard is a
-unit of work. Held-out segments get one pass: counting them several times would make an evaluation
-look more certain than it is.
+The training graph computes the examples, in several passes over the segments. One pass over one
+segment shard is a unit of work. Held-out segments get one pass: counting them several times would
+make an evaluation look more certain than it is.
 
-Deviation: not every segment gets a sentence label (see sentence_pairs), and the format has no
-feature for that. Such a segment is written as `[CLS] A [SEP]` with a random label, so a model that
-trains on it learns that a single part has no order. Our own training gives it no weight.
+Deviation: some segments get no sentence label (see sentence_pairs), which the format cannot
+express. They are written as `[CLS] A [SEP]` with a random label, so other programs learn that a
+single part has no order. Our own training gives these examples no weight.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .reference_examples import serialize_examples
 from .shard_writer import Settings, load_tokenizer
 from .unit_job import Unit
 
-# The subdirectory of the segments from which the static examples are drawn.
+# The subdirectory with the segments from which the static examples are drawn.
 SEGMENTS_DIR = "segments"
 
-# Number of rows to draw for at a time.
+# Number of rows per call of the graph.
 _ROWS = 256
 
 
@@ -42,7 +42,7 @@ class PassUnit(Unit):
     source: str  # file of the shard in the segments' directory
     split: str
     first: int  # number of the shard's first segment, counted over all shards of both splits
-    pass_number: int  # from 0 on
+    pass_number: int  # counted from 0
 
 
 def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[PassUnit]:
@@ -58,10 +58,10 @@ def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[PassUnit]:
 
 
 def write_pass(unit: PassUnit, settings: Settings, options: ExampleOptions) -> dict:
-    """Writes the examples of a unit; returns its marker, with their counts.
+    """Writes the examples of a unit; returns the unit's marker with counts of the examples.
 
     The shard gets its final name when it is complete. Its bytes depend on segments and options
-    only: order and draws come from (seed, pass, position).
+    only, because (seed, pass, position) determine order and draws.
     """
     tokenizer = load_tokenizer(settings.spm_model_file, settings.do_lower_case)
     word_starts, make_examples = tokenizer.word_starts(), _example_graph(options, tokenizer)
@@ -101,7 +101,7 @@ def write_pass(unit: PassUnit, settings: Settings, options: ExampleOptions) -> d
 
 @functools.lru_cache(maxsize=1)
 def _example_graph(options: ExampleOptions, tokenizer: AlbertTokenizer):
-    """Returns (records, seed [2], position of the first) -> examples, made once per process."""
+    """Returns a graph (records, seed [2], position of the first) -> examples, once per process."""
     make = example_maker(options, tokenizer)
 
     @tf.function(

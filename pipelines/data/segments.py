@@ -1,4 +1,4 @@
-"""Splits documents into segments: contiguous chunks of whole sentences. No piece is lost."""
+"""Splits documents into segments, contiguous chunks of whole sentences. No piece is lost."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from albert_tf.text.packing import NUM_SPECIAL_PIECES
 # Pieces that a segment may leave unused in order to cut a sentence between two words.
 _MAX_UNUSED = 8
 
-SHORTEST_RUN = 3  # pieces of a run of words; see cut_runs
+SHORTEST_RUN = 3  # minimum number of pieces in a run of words; see cut_runs
 
-# `room_before` of a segment that opens with the rest of a cut sentence, which reveals its place.
+# `room_before` of a segment that opens with the rest of a cut sentence. It gets no order label.
 NO_ROOM = -1
 
 
@@ -22,8 +22,8 @@ class Segment(NamedTuple):
 
     input_ids: list[int]
     sentence_starts: list[int]  # first piece of each sentence or rest of a sentence; begins with 0
-    # Unused pieces of the previous segment, too few for this segment's first sentence; 0 at the
-    # opening of a document; or NO_ROOM.
+    # Number of pieces that were free in the previous segment: too few for the first sentence of
+    # this one. 0 at the opening of a document; or NO_ROOM.
     room_before: int
     opens_document: bool
 
@@ -50,17 +50,17 @@ def split_document(
 ) -> Iterator[Segment]:
     """Yields the segments of a document; joined, they are the whole document.
 
-    A segment takes whole sentences while they fit its target length. A sentence is cut only if it
-    is longer than a whole segment, before a word if possible. Cutting the last sentence to fill a
-    segment would reveal the order of its two parts: only part B would end inside a sentence.
+    A segment takes whole sentences while they fit its target length. Only a sentence longer than a
+    whole segment is cut, before a word if possible. Cutting the last sentence to fill a segment
+    would reveal the order of its two parts: only part B would end inside a sentence.
 
     Source: the reference's create_instances_from_document.
-    Deviation: the reference truncates what does not fit, which loses 2 to 16 % of the text. It
-    draws the shorter target once per document, so a long document may give short examples only.
+    Deviation: the reference truncates text that does not fit, which loses 2 to 16 % of it. It draws
+    the shorter target once per document, so a long document may give short examples only.
 
-    `sentences` are lists of pieces, read as needed; empty ones are skipped. `max_seq_length` counts
-    special pieces too. A shorter target is uniform from 2 on. `word_starts` [vocab_size] is true
-    for pieces that begin a word.
+    `sentences` are lists of pieces, read as needed; empty ones are skipped. `max_seq_length`
+    includes special pieces. With probability `short_seq_prob` the target length is shorter,
+    uniform from 2 pieces on. `word_starts` [vocab_size] is true for pieces that begin a word.
     """
     longest = max_seq_length - NUM_SPECIAL_PIECES
 
@@ -76,8 +76,8 @@ def split_document(
         if pieces and (is_full or len(pieces) + len(sentence) > target):
             yield Segment(pieces, starts, room, opens)
             opens = False
-            # After a full segment any sentence opens the next one. A single sentence may be longer
-            # than a short target.
+            # After `max_sentences` any sentence opens the next segment, so no room is recorded.
+            # max: a single sentence may be longer than a short target.
             room = 0 if is_full else max(target - len(pieces), 0)
             target, pieces, starts = draw_target(), [], []
         begin = 0
@@ -93,7 +93,7 @@ def split_document(
 
 
 def _cut(sentence: Sequence[int], room: int, word_starts: Sequence[bool]) -> int:
-    """Returns the number of pieces to cut from a sentence that does not fit into a segment."""
+    """Returns where to cut a sentence of more than `room` pieces: before a word if possible."""
     cuts = range(room, max(room - _MAX_UNUSED, 1) - 1, -1)
     return next((cut for cut in cuts if word_starts[sentence[cut]]), room)
 
@@ -110,7 +110,7 @@ def cut_runs(
     rest of its last word.
 
     The words on both sides of a cut show which run comes first, so a small model learns to compare
-    them within some 50,000 pairs. Two sentences show their order less often.
+    the two runs within some 50,000 pairs. Two sentences show their order less often.
     """
     run: list[int] = []
     size = rng.randint(SHORTEST_RUN, longest)

@@ -5,8 +5,8 @@ effects have to be removed.
 
 1. A segment opens with a sentence that did not fit into the previous segment, so the sentence is
 longer than average. Therefore B also opens with such a sentence (`choose_pairs`).
-2. Parts of different segments fill an example differently than parts of one segment. Therefore the
-Bs of two neighbouring rows are cut to one length (`_next_sentence`).
+2. Two parts of one segment have another total length than parts of two segments. Therefore the Bs
+of two neighbouring rows are cut to one length (`_next_sentence`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SentenceObjective(NamedTuple):
     pairs_rows: bool = False  # whether label 1 means that B comes from another row
 
 
-# The values of --sentence_objective. A new one is a row here and a branch in `choose_pairs`.
+# The values of --sentence_objective. A new value needs a row here and a branch in `choose_pairs`.
 SENTENCE_OBJECTIVES = {
     "sop": SentenceObjective("sentence order", ("in order", "swapped"), swaps=True),
     "nsp": SentenceObjective(
@@ -41,7 +41,7 @@ SENTENCE_OBJECTIVES = {
 
 # Number of sentences of each part in `length_features`.
 _LEADING_SENTENCES = 7
-# Sentences per row that can open B in _next_sentence, which compares all pairs of them.
+# Maximum number of splits per row that _next_sentence compares with all splits of the neighbour.
 _SPLITS_COMPARED = 64
 
 
@@ -63,7 +63,7 @@ class Pairs:
     b: Part  # may be empty
     changed: tf.Tensor  # bool [b], whether the parts are swapped, or B is of another document
     has_label: tf.Tensor  # bool [b]
-    opens: tf.Tensor  # bool [b], whether a pair with a label opens its document; not known for nsp
+    opens: tf.Tensor  # bool [b], whether a pair with a label opens its document; false for nsp
 
 
 def choose_pairs(
@@ -76,15 +76,15 @@ def choose_pairs(
     """Splits segments in two at a sentence, and changes half of the pairs.
 
     In a changed pair A and B are swapped, or neighbouring rows (0 and 1, 2 and 3, ...) exchange
-    their Bs. A segment without a label is all A. If the objective has no labels, all segments are
+    their Bs. A segment without a label becomes A. If the objective has no labels, all segments are
     split and no pair is changed.
 
     `segments` come from records.parse_segments, with at most max_seq_length - 3 pieces each. Draws
     are float32 [b], uniform in [0, 1).
 
     Source: Lan et al. 2020, section 3.1; the reference's create_instances_from_document.
-    Deviation: the reference draws the split uniformly, so that lengths predict the order of two
-    pairs in three. It gives segments of one sentence a B of another document and the label
+    Deviation: the reference draws the split uniformly, so lengths alone predict the order of two
+    pairs in three. To a segment of one sentence it adds a B from another document, with the label
     "swapped".
     """
     sentences = _sentences(segments)
@@ -118,9 +118,9 @@ def lay_out(
     Example: pieces [a b c d e], parts of 3 and 2, swapped: `[CLS] d e [SEP] a b c [SEP]`, label 1.
 
     Returns:
-      int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids` (0 up to and with the
-      first [SEP]); int32 [b] `sentence_order_labels` (1 = changed) and `opens_document` (1 = a pair
-      with a label opens its document); float32 [b] `sentence_order_weights` (0 = no label).
+      int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids` (1 = B and its
+      [SEP]); int32 [b] `sentence_order_labels` (1 = changed) and `opens_document` (1 = a pair with
+      a label opens its document); float32 [b] `sentence_order_weights` (0 = no label).
     """
     pieces = segments["input_ids"]
     row_starts = tf.cast(pieces.row_starts(), tf.int32)
@@ -165,7 +165,7 @@ def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _sentences(segments: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the pieces of each sentence of each segment, int32 [b, m], 0 = there is none."""
+    """Returns the number of pieces of each sentence of each segment, int32 [b, m]; 0: missing."""
     total = tf.cast(segments["input_ids"].row_lengths(), tf.int32)[:, tf.newaxis]
     begins = segments["sentence_starts"].to_tensor(-1)
     begins = tf.where(begins < 0, total, begins)
@@ -173,7 +173,7 @@ def _sentences(segments: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _parts(sentences: tf.Tensor, split: tf.Tensor, num_sentences: tf.Tensor) -> tuple[Part, Part]:
-    """Returns each row's sentences before number `split`, and the other sentences."""
+    """Returns two parts of each row: its sentences before number `split`, and the others."""
     rows = tf.range(tf.shape(sentences)[0])
     total = tf.reduce_sum(sentences, axis=1)
     before = tf.range(tf.shape(sentences)[1]) < split[:, tf.newaxis]
@@ -190,7 +190,7 @@ def _where(condition: tf.Tensor, one: Part, other: Part) -> Part:
 
 
 def _draw_split(can_open: tf.Tensor, draws: tf.Tensor, num_sentences: tf.Tensor) -> tf.Tensor:
-    """Returns the number of a random sentence that can open B; `num_sentences` if none can."""
+    """Returns the index of a random sentence that can open B; `num_sentences` if none can."""
     rank = tf.cumsum(tf.cast(can_open, tf.int32), axis=1)
     # The product of a float32 below 1 and a whole number n is below n, even after rounding.
     chosen = tf.cast(draws * tf.cast(rank[:, -1], tf.float32), tf.int32)
@@ -205,17 +205,18 @@ def _next_sentence(
     change_draws: tf.Tensor,
     max_seq_length: int,
 ) -> Pairs:
-    """Gives neighbouring rows Bs of nearly equal length and cuts the longer B, exchanged or not.
+    """Splits neighbouring rows where their Bs differ least in length, and cuts the longer B.
 
-    So both labels have the same lengths. Among all splits of both rows, one whose Bs differ least
-    is drawn. There is no label if the Bs differ by more than max_seq_length / 16 pieces, if both
-    rows are of one document, or if the last row has no neighbour.
+    Bs are cut whether or not they are exchanged, so both labels have the same lengths. If several
+    splits fit equally, one is drawn. A pair has no label if its Bs differ by more than
+    max_seq_length / 16 pieces, if both rows are of one document, or if a row has no neighbour.
     """
     num_sentences = tf.reduce_sum(tf.cast(sentences > 0, tf.int32), axis=1)
     rows = tf.shape(sentences)[0]
+    # Rows 0 and 1, 2 and 3, ... are neighbours. A last row without neighbour is its own.
     neighbour = tf.minimum(tf.bitwise.bitwise_xor(tf.range(rows), 1), rows - 1)
     is_even = tf.range(rows) % 2 == 0
-    # [b / 2, 2, width]: the B that each sentence would open, and whether it can.
+    # [b / 2, 2, width]: the length of B if it opens with this sentence, and whether it can.
     paired = tf.pad(sentences, [[0, rows % 2], [0, 0]])
     paired = tf.reshape(paired, [-1, 2, tf.shape(sentences)[1]])
     width = tf.minimum(tf.shape(sentences)[1], _SPLITS_COMPARED)

@@ -1,4 +1,4 @@
-"""Splits prose, hard-wrapped lines of paragraphs, into sentences; only it imports sentencex."""
+"""Splits prose, whose lines may be hard-wrapped, into sentences by sentencex."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _WHITE_SPACE = re.compile(r"\s+")
 def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
     """Yields the sentences of a document, without white space around them.
 
-    The lines up to a blank line are a paragraph. A sentence may span lines, but not paragraphs. A
-    sentence longer than 2,000 characters is broken at a space.
+    A blank line ends a paragraph. A sentence may span lines, but not paragraphs. A sentence longer
+    than 2,000 characters is broken at a space.
 
-    A line without a line end is joined to the next line. Lines are read as needed. `language` is an
-    ISO 639 code, for abbreviations and the like; an unknown code means English.
+    A line without a line end is joined to the next line. Lines are read as needed. `language`, an
+    ISO 639 code, selects rules such as abbreviations; an unknown code means English.
     """
     text, is_line_ended = "", False
     for line in lines:
@@ -34,7 +34,7 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
             yield from _sentences(text, language)
             text = ""
             continue
-        # Plain spaces only: sentencex aborts at some others, such as U+2028 after an initial.
+        # sentencex aborts at some white space other than " ", such as U+2028 after an initial.
         words = _WHITE_SPACE.sub(" ", line)
         text = _join(text, words) if text.strip() and is_line_ended else text + words
         is_line_ended = line.endswith(("\n", "\r"))
@@ -54,13 +54,13 @@ def _join(text: str, line: str) -> str:
 
 def _is_written_without_spaces(character: str) -> bool:
     name = unicodedata.name(character, "")
-    # Chinese characters, kana and their punctuation are wide. So is Hangul, which has spaces.
+    # Chinese characters, kana and their punctuation are wide. So is Hangul, but Korean has spaces.
     is_wide = unicodedata.east_asian_width(character) in "WF" and not name.startswith("HANGUL")
     return is_wide or name.startswith(SCRIPTS_WITHOUT_SPACES)
 
 
 def _first_sentences(text: str, begin: int, language: str) -> tuple[list[str], int]:
-    """Returns the sentences that surely end within the window, and where the rest begins."""
+    """Returns the sentences that surely end within the window, and the offset of the rest."""
     window = text[begin : begin + _WINDOW].rstrip()
     sentences = _sentences(window, language)
     if len(sentences) > 1:

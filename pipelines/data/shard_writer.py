@@ -1,4 +1,4 @@
-"""The unit of the record job: converts ranges of text files into shards of each split."""
+"""Converts ranges of text files into shards of each split: a unit of the record job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COUNTS = (
     "skipped_lines",
 )
 
-# Most sentences, and most characters, to tokenize in one call.
+# One call tokenizes at most this many sentences, and about this many characters.
 _BATCH_SENTENCES = 512
 _BATCH_CHARACTERS = 1 << 18
 
@@ -58,7 +58,7 @@ class Settings:
     """A record job: its text, its directory, and everything else that the records depend on."""
 
     input_file: str
-    output_dir: str = setting(flags.DEFINE_string, "Where the records go.")
+    output_dir: str = setting(flags.DEFINE_string, "Directory of the records.")
     spm_model_file: str = setting(
         flags.DEFINE_string, "Vocabulary: a SentencePiece model, or WordPiece's vocab.txt."
     )
@@ -68,60 +68,59 @@ class Settings:
     max_seq_length: int = setting(program.define_max_seq_length, "")
     short_seq_prob: float = setting(
         flags.DEFINE_float,
-        "Share of segments that are made shorter.",
+        "Share of segments with a random shorter length.",
         0.1,
         lower_bound=0.0,
         upper_bound=1.0,
     )
     heldout_fraction: float = setting(
         flags.DEFINE_float,
-        "Share of documents kept for evaluation.",
+        "Share of documents that are held out for evaluation.",
         0.05,
         lower_bound=0.0,
         upper_bound=0.9,
     )
     random_seed: int = setting(
-        flags.DEFINE_integer, "Draws the short segments and the held-out documents.", 12345
+        flags.DEFINE_integer, "Seed of the short segments and the held-out documents.", 12345
     )
     text_format: TextFormat = dataclasses.field(default_factory=TextFormat)
     remove_duplicates: bool = setting(
         flags.DEFINE_bool,
-        "Leave out documents that differ from an earlier one in case, spacing, punctuation only.",
+        "Skip documents that differ from an earlier one only in case, spacing or punctuation.",
         False,
     )
     max_sentences: int | None = setting(
         flags.DEFINE_integer,
-        "Most sentences in a segment. 2: segments are pairs of sentences, and most have an order "
-        "label if --max_seq_length has room for two. Default: as many as fit.",
+        "Maximum number of sentences per segment. With 2, segments are pairs of sentences, and "
+        "most have an order label if two fit into --max_seq_length. Default: as many as fit.",
         None,
         lower_bound=2,
     )
     shuffle_sentences: bool = setting(
         flags.DEFINE_bool,
-        "Shuffle the sentences of each document: the control for figures of sentence order, which "
-        "must then be at chance. The same documents are held out. Each document must fit into "
-        "memory.",
+        "Shuffle the sentences of each document, as a control: sentence-order accuracies must then "
+        "be at chance. The same documents are held out. Each document must fit into memory.",
         False,
     )
     run_pieces: int | None = setting(
         flags.DEFINE_integer,
         f"Cut documents into runs of words, of {SHORTEST_RUN} pieces to this many, in place "
-        "of sentences. With --max_sentences=2 a model learns from them to compare what meets "
-        "(Recipes, order).",
+        "of sentences. With --max_sentences=2 a model learns to compare the words at the junction "
+        "of two runs (Recipes, order).",
         None,
         lower_bound=SHORTEST_RUN,
     )
     shard_bytes: int = setting(
         flags.DEFINE_integer,
-        "Most bytes of text in a unit of work, also where that is below 500 kB; a compressed file "
-        "is never split.",
+        "Maximum number of bytes of text in a unit of work, even if below 500 kB. Compressed files "
+        "are never split.",
         64_000_000,
         lower_bound=1000,
     )
 
 
 class Range(NamedTuple):
-    """Bytes [begin, end) of a file. It contains the documents that begin there."""
+    """Bytes [begin, end) of a file; read_documents defines which documents belong to them."""
 
     source: str
     begin: int
@@ -138,7 +137,7 @@ class TextUnit(Unit):
 
     @property
     def source(self) -> str:
-        """A description of the text, for people."""
+        """A readable description of the text."""
         (first, begin, _), (last, _, end) = self.ranges[0], self.ranges[-1]
         if len(self.ranges) == 1:
             return f"bytes {begin} to {end} of {first}"
@@ -146,13 +145,13 @@ class TextUnit(Unit):
 
 
 def hash_unit(unit: TextUnit, settings: Settings) -> bytes:
-    """Returns the hashes of a unit's documents, by which duplicates are found."""
+    """Returns the hashes of a unit's documents, for the search for duplicates."""
     sentences = ((document.number, text) for document, text in _read(unit, settings))
     return duplicates.hash_documents(sentences)
 
 
 def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[str] = ()) -> dict:
-    """Writes the shards of a unit; returns its marker, with their counts.
+    """Writes the shards of a unit; returns the unit's marker with counts of their content.
 
     Shards get their final names when all are complete; a split without records has no shard.
     Records are in random order. The bytes depend on text and settings only. Documents that
@@ -171,12 +170,13 @@ def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[st
         for document, tokenized in itertools.groupby(
             _tokenize(sentences, tokenizer, counts), key=operator.itemgetter(0)
         ):
+            # The first sentences determine the split, so the others can be streamed.
             opening = list(itertools.islice(tokenized, _OPENING_SENTENCES))
             texts = [text for _, text, _ in opening]
             heldout = is_heldout(texts, settings.heldout_fraction, settings.random_seed)
             document_id = opening_hash(texts) >> 1  # into the range of int64
             counts["documents"] += 1
-            # It does not depend on the file's directory.
+            # The seed leaves out the directory, so that moving a corpus does not change records.
             place = f"{os.path.basename(document.source)}/{document.offset}"
             rng = random.Random(f"{settings.random_seed}/{place}")
             pieces = (pieces for _, _, pieces in itertools.chain(opening, tokenized))
@@ -235,8 +235,8 @@ def _read(
 ) -> Iterator[tuple[_Document, str]]:
     """Yields the sentences of a unit, each with its document.
 
-    Notes the number of bytes read for the unit. It exceeds the unit's size if the last document
-    ends in the range of another unit.
+    Reports the number of bytes read by progress_note. The number exceeds the unit's size if the
+    last document ends in the range of another unit.
     """
     note = progress_note(unit, settings.output_dir)
     numbers = itertools.count()
@@ -280,8 +280,8 @@ def _next_batch(sentences: Iterator[tuple[_Document, str]]) -> list[tuple[_Docum
 class _ShardWriter:
     """Writes a unit's shards of one split.
 
-    A shard is held in memory until it is full, and its records are shuffled before they are
-    written, so that any part is a random sample.
+    A shard is held in memory until it is full. Its records are shuffled before they are written, so
+    that any part of the shard is a random sample.
     """
 
     def __init__(self, unit: TextUnit, split: str, seed: int, partial_path: Callable[[str], str]):
@@ -301,7 +301,7 @@ class _ShardWriter:
         self._pieces += len(segment.input_ids)
 
     def finish(self) -> None:
-        """Writes the records that are held, if any, as a shard."""
+        """Writes the records in memory, if any, as a shard."""
         if not self._records:
             return
         number = f"-{len(self.shards):04d}" if self.shards else ""

@@ -1,11 +1,11 @@
 """Computes which record a row of training reads, from (seed, position); nothing is stored.
 
-Inside a directory an epoch is a sequence of groups of records. A group is a slice of many shards
-and is shuffled as a whole, so mixing does not depend on how the corpus is spread over files. With
-several directories, each block of BLOCK_ROWS rows holds an exact number of rows from each, so the
-position in each directory can be computed for any row.
+Within a directory an epoch is a sequence of groups of records. A group consists of slices of many
+shards and is shuffled as a whole, so mixing does not depend on how the corpus is spread over files.
+With several directories, each block of BLOCK_ROWS rows has an exact number of rows from each
+directory. So the position in each directory can be computed for any row.
 
-TensorFlow's operations compute the order: on a host of a pod a dataset cannot call Python.
+The order is computed in the graph, because a dataset on a host of a TPU pod cannot call Python.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from .records import MAX_PARTS, Shard
 
 # Bytes of records that are shuffled together; several copies of them are in memory.
 _GROUP_BYTES = 32_000_000
-# Rows over which the shares of several directories are exact.
+# Number of rows after which the shares of several directories are exact.
 BLOCK_ROWS = 65_536
-# TensorFlow's number of the algorithm. Its automatic choice depends on the device.
+# TensorFlow's number of the Philox algorithm; its automatic choice depends on the device.
 _PHILOX = 1
-# Streams of random numbers of an epoch or block; example_draws uses stream 0 of a step.
+# Numbers of the random streams of an epoch or block; example_draws uses stream 0 of a step.
 _DEALING, _SHIFTS, _MIXING, _FIRST_GROUP = range(1, 5)
 
 
 class Slices(NamedTuple):
-    """Consecutive records of some shards; int64 [n] each."""
+    """Consecutive records in each of n shards; int64 [n] each."""
 
     shards: tf.Tensor  # the shards' numbers
     offsets: tf.Tensor  # the byte at which the first record begins
-    counts: tf.Tensor  # how many records
+    counts: tf.Tensor  # the number of records
 
 
 class Group(NamedTuple):
     """Records that are shuffled as a whole."""
 
     slices: Slices
-    order: tf.Tensor  # int64 [m], records in the order of use, numbered in the order of slices
-    first: tf.Tensor  # int64 [], number of records of the run before it
+    order: tf.Tensor  # int64 [m], shuffled numbers of records, which count in the order of slices
+    first: tf.Tensor  # int64 [], number of records that the run reads before `order`
 
 
 class _Table(NamedTuple):
@@ -57,14 +57,14 @@ class _Table(NamedTuple):
 
 
 def shuffled_groups(shards: Sequence[Shard], seed: int, start: int) -> tf.data.Dataset:
-    """Computes the order of training, from record number `start` of the run on, without end.
+    """Returns the groups of all epochs in order, endlessly, from record number `start` of the run.
 
-    An epoch deals the shards to as few sets as possible; a set holds up to 8 GB of records.
+    An epoch deals the shards to as few sets as possible; a set has up to 8 GB of records.
     Neighbouring shards go to different sets, so each set covers the whole corpus. Each group of a
-    set takes some parts of all its shards. The records of a group are shuffled as a whole.
+    set consists of some parts of all shards in the set. Its records are shuffled as a whole.
 
-    At least one shard must hold records. Seed and epoch decide the order. `start` counts records of
-    the run over all epochs; `order` of the first Group omits the records before `start`.
+    At least one shard must have records. Seed and epoch determine the order. `start` counts the
+    run's records over all epochs; `order` of the first Group omits the records before `start`.
     """
     table = _table(shards)
     epoch, skipped = divmod(start, sum(shard.examples for shard in shards))
@@ -103,7 +103,7 @@ def _table(shards: Sequence[Shard]) -> _Table:
 def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
     """Returns (slices, epoch, number of the group) of each group of an epoch; none is empty."""
     num_shards = tf.size(table.numbers, tf.int64)
-    # Neighbours are dealt to different sets.
+    # Each row of `dealt` is a permutation of the sets: neighbours go to different sets.
     shape = [-(-num_shards // num_sets), num_sets]
     dealt = tf.argsort(_random_int64(shape, _stream(seed, epoch, _DEALING)), axis=1, stable=True)
     set_of = tf.reshape(dealt, [-1])[:num_shards]
@@ -113,9 +113,9 @@ def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.dat
     needed = tf.minimum(-(-set_bytes // _GROUP_BYTES), MAX_PARTS)
     num_groups = tf.gather(powers, tf.searchsorted(powers, needed))
     ends = tf.cumsum(num_groups)
-    # Each shard begins with a random part, so that the few parts of a small shard do not always
-    # come in the last group. The other parts follow in cyclic order, so some records are more
-    # frequent at some places of an epoch.
+    # Each shard begins with a random part. Otherwise the few parts of a small shard would always be
+    # in the last group. The other parts follow in cyclic order, so places in an epoch are not
+    # equally likely for all records.
     shifts = _random_int64([num_shards], _stream(seed, epoch, _SHIFTS))
 
     def slices_of(number):
@@ -136,10 +136,7 @@ def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.dat
 
 
 def _stream(seed: int, place: tf.Tensor, number: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns key and counter of the random stream `number` of the epoch or block `place`.
-
-    Each stream has 2**64 counter steps.
-    """
+    """Returns random stream `number` (2**64 steps of a counter) of the epoch or block `place`."""
     seeds = tf.stack([tf.constant(seed, tf.int64), place])
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seeds)
     counter += tf.stack([tf.zeros([], tf.uint64), tf.cast(number, tf.uint64)])
@@ -157,7 +154,7 @@ def _permutation(count: tf.Tensor, stream: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def block_quotas(weights: Sequence[float]) -> list[int]:
-    """Returns the rows of each source in a block, by largest remainders; they sum to BLOCK_ROWS.
+    """Divides BLOCK_ROWS among the sources by the method of largest remainders.
 
     Example: weights 1, 1, 1 get 21846, 21845, 21845.
     """
@@ -169,7 +166,7 @@ def block_quotas(weights: Sequence[float]) -> list[int]:
 
 
 def row_sources(quotas: Sequence[int], seed: int, start: int) -> tf.data.Dataset:
-    """Returns the source of each row from row `start` on, int64 [], without end."""
+    """Returns an endless dataset of the source of each row from `start` on, int64 []."""
     block, skipped = divmod(start, BLOCK_ROWS)
     blocks = tf.data.Dataset.counter(block).map(lambda number: _block(quotas, seed, number))
     return blocks.unbatch().skip(skipped)

@@ -1,4 +1,4 @@
-"""Runs a job over units of work: finished units, their files, errors, progress, Beam.
+"""Runs a job over units of work by Beam; handles resuming, errors and progress.
 
 A finished unit has a file in UNITS_DIR. So a killed job resumes by running the other units, on any
 runner and any number of workers.
@@ -33,7 +33,7 @@ _SECONDS_BETWEEN_NOTES = 1.0
 
 @dataclass(frozen=True)
 class Unit:
-    """Base of the units of a job; picklable."""
+    """Base class of the units of a job; picklable."""
 
     name: str  # used in file names; unique in the job
     bytes: int  # size of its input, for the progress
@@ -71,15 +71,15 @@ def run_units(
 ) -> list[str]:
     """Calls `work` with each unit that has no file of this kind yet, on a Beam runner.
 
-    `units` are all units of the job, finished ones too. `work` must be picklable. It returns the
-    content of the unit's file: bytes, or a dict for JSON; see Unit.file. A job of several passes
-    over its units has files of several kinds.
+    `units` are all units of the job, including finished ones. `work` must be picklable. It returns
+    the content of the unit's file: bytes, or a dict for JSON; see Unit.file. A job of several
+    passes over its units has a kind of file for each pass.
 
     Returns:
       the paths of the units' files, for read_markers if they hold JSON.
 
     Raises:
-      UserError: the user error that a unit ended with.
+      UserError: if a unit ended with a user error.
     """
     remove_leftovers(output_dir)
     work = functools.partial(work_or_error, work, output_dir, kind)
@@ -108,7 +108,7 @@ def remove_leftovers(output_dir: str) -> None:
         for directory in (output_dir, os.path.join(output_dir, UNITS_DIR)):
             for name in files.names_in(directory):
                 if ".partial-" in name:
-                    # A worker that outlives its job for an instant may rename the file meanwhile.
+                    # A worker that outlives its job for a moment may rename the file meanwhile.
                     files.remove(os.path.join(directory, name))
     files.remove(os.path.join(output_dir, ERROR_FILE))
 
@@ -116,7 +116,7 @@ def remove_leftovers(output_dir: str) -> None:
 def work_or_error(work: Callable[[Any], Any], output_dir: str, kind: str, unit: Unit) -> None:
     """Writes `work(unit)` to the unit's file, or a user error to ERROR_FILE.
 
-    After an error later units do nothing. Beam would raise the exception late, after retries, and
+    After an error later units do nothing. Beam would raise an exception late, after retries, and
     inside its own traceback.
     """
     error_file = os.path.join(output_dir, ERROR_FILE)
@@ -178,7 +178,7 @@ def _read_note(unit: Unit, output_dir: str) -> int:
 
 
 def read_markers(paths: Sequence[str]) -> list[dict[str, Any]]:
-    """Reads the units' files of JSON."""
+    """Reads the units' JSON files."""
     if not any(map(files.is_remote, paths)):
         return list(map(files.read_json, paths))
     return files.map_requests(files.read_json, paths, "reading the counts")
@@ -198,7 +198,7 @@ def _progress(
             for unit in left
             if os.path.basename(_note_file(unit, output_dir)) in names
         ]
-        # An unfinished unit counts as at least one byte short.
+        # At least one byte of an unfinished unit counts as missing, so that it never looks done.
         done = total - sum(unit.bytes for unit in left)
         done += sum(min(read, size - 1) for read, size in notes)
         detail = f"{len(units) - len(left)} of {len(units)} units"
@@ -209,7 +209,7 @@ def _progress(
         return left, done, detail
 
     def watch() -> None:
-        # Each look at a remote directory lists the whole directory.
+        # Look less often at a remote directory: each look lists the whole directory.
         while not stop.wait(10.0 if files.is_remote(output_dir) else _SECONDS_BETWEEN_NOTES):
             _, done, detail = look()
             if done < total:

@@ -1,4 +1,4 @@
-"""How a vocabulary fits a text: unknown pieces, pieces per word, scripts that it lacks."""
+"""Reports how a vocabulary fits a text: unknown pieces, pieces per word, missing scripts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sentencepiece
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
 _CURLY_QUOTES = set("“”‘’")
-# A script gets a hint if it has at least this number and share of letters, most of them unknown.
+# A hint names a script with at least this number and share of letters, if most are unknown.
 _MIN_LETTERS = 10
 _MIN_SHARE = 1e-4
 _REMEDY = "raise --character_coverage or pass --byte_fallback"
@@ -23,7 +23,7 @@ def report(
     """Returns a few lines on how a vocabulary fits a text.
 
     Pieces are counted per word, or per character if most letters are of scripts without spaces.
-    `lines` are prepared text, `where` describes it.
+    `lines` are normalised text; `where` describes in the report where they come from.
     """
     num_pieces, num_words = 0, 0
     characters, unknown = Counter(), Counter()
@@ -72,13 +72,13 @@ def _hints(letters: Counter, unknown: Counter, num_lines: int) -> list[str]:
         if is_out and scripts[script] >= _MIN_LETTERS and share >= _MIN_SHARE:
             hints.append(
                 f"hint: {100 * count / scripts[script]:.0f} % of the {script} letters, which are "
-                f"{100 * share:.2g} % of the text's, are unknown to this vocabulary: {_REMEDY}"
+                f"{100 * share:.2g} % of all letters, are unknown to this vocabulary: {_REMEDY}"
             )
     return hints
 
 
 def _script(letter: str) -> str:
-    """Returns the name of a letter's script, after the Unicode name of the letter."""
+    """Returns the name of a letter's script, derived from the letter's Unicode name."""
     name = unicodedata.name(letter, "unnamed").split()[0].capitalize()
     return {"Cjk": "Han"}.get(name, name)
 

@@ -1,4 +1,4 @@
-"""PREFIX.json beside a vocabulary's PREFIX.model: the settings that it was made with."""
+"""Reads PREFIX.json, the settings with which the vocabulary PREFIX.model was trained."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from albert_tf.storage.errors import UserError
 
 
 def settings_path(spm_model_file: str) -> str:
-    """Returns the path of a vocabulary's file of settings."""
+    """Returns the path of a vocabulary's settings file."""
     return f"{os.path.splitext(spm_model_file)[0]}.json"
 
 
 def resolve_lower_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
     """Returns whether text is to be lower-cased for a vocabulary.
 
-    None means the vocabulary's own setting; a different choice is a UserError. A vocabulary without
-    a file of settings counts as lower-cased, like the published English vocabularies.
+    The vocabulary's own setting is the default; if `do_lower_case` differs, a UserError is raised.
+    A vocabulary without a settings file counts as lower-cased, like the published English ones.
     """
     path = settings_path(spm_model_file)
     settings = files.read_json_if_exists(path).get("settings")
@@ -27,7 +27,7 @@ def resolve_lower_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
     if do_lower_case not in (None, made_for):
         raise UserError(
             f"--do_lower_case={str(do_lower_case).lower()}, but {spm_model_file!r} was trained "
-            f"with --do_lower_case={str(made_for).lower()} (see {path}): leave the flag out, or "
+            f"with --do_lower_case={str(made_for).lower()} (see {path}): omit the flag, or "
             "train another vocabulary"
         )
     return made_for

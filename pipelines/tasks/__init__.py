@@ -1,1 +1,1 @@
-"""The tasks of fine-tuning: reading a task's files, tokenizing examples, scoring."""
+"""The tasks of fine-tuning: they read files, tokenize examples and score answers."""

@@ -25,13 +25,13 @@ class GlueTable:
 
     Attributes:
       name: the name of its directory and its submission file.
-      texts, label: columns.
+      texts, label: the names of the columns.
       labels: in the reference's order; None: the answers are numbers.
-      metrics: names of metrics.METRICS; the reference selects checkpoints by the first.
+      metrics: names in metrics.METRICS; the reference selects checkpoints by the first.
       header: the columns of train.tsv and dev.tsv, if these files have no header.
       broken_rows: whether train.tsv and dev.tsv have rows that cannot be read.
       dev: the dev files; the first selects checkpoints.
-      submissions: files without answers -> name of the submission to gluebenchmark.com.
+      submissions: {file without answers: name of its submission to gluebenchmark.com}.
     """
 
     name: str
@@ -60,7 +60,7 @@ _TABLES = (
         ("question1", "question2"),
         "is_duplicate",
         metrics=("accuracy", "f1"),
-        broken_rows=True,  # line ends inside questions; 363,846 and 40,430 rows are whole
+        broken_rows=True,  # some questions contain line ends; 363,846 and 40,430 rows are whole
     ),
     GlueTable("STS-B", _PAIR, "score", labels=None, metrics=("pearson", "spearman")),
     GlueTable(
@@ -83,10 +83,10 @@ class GlueTask(ClassificationTask):
     """A task of GLUE.
 
     Source: Wang et al. 2019; the reference's classifier_utils.
-    Deviation: also F1 of MRPC and QQP, Spearman's correlation of STS-B, and MNLI's mismatched
-    genres in the same run; the reference's `matthew_corr` is called matthews_correlation.
+    Deviation: runs also report F1 for MRPC and QQP, Spearman's correlation for STS-B, and MNLI's
+    mismatched genres. The reference's `matthew_corr` is called matthews_correlation.
 
-    `data_dir` is the directory of the task's downloaded files, or of all tasks.
+    `data_dir` contains the task's downloaded files, or the directories of all tasks.
     """
 
     def __init__(self, name: str, data_dir: str):
@@ -126,7 +126,7 @@ class GlueTask(ClassificationTask):
                 0,
                 has_labels,
                 columns=self.columns if has_labels else {**self.columns, "label": None},
-                # matched genres are what the figure without a further name is of
+                # metrics without a suffix are for matched genres
                 part="mismatched" if name == "dev_mismatched" else "",
                 header=self.table.header if has_labels else None,
                 leave_out_broken_rows=self.table.broken_rows and has_labels,
@@ -140,7 +140,7 @@ class GlueTask(ClassificationTask):
     def _path(self, name: str) -> str:
         path = os.path.join(self.directory, f"{name}.tsv")
         if name == "diagnostic" and not tf.io.gfile.exists(path):
-            # The download has it in a separate directory, beside MNLI's.
+            # The download has this file in a separate directory, beside MNLI's.
             parent = os.path.dirname(files.absolute(self.directory).rstrip("/"))
             return os.path.join(parent, "diagnostic", "diagnostic.tsv")
         return path
@@ -161,7 +161,7 @@ class GlueTask(ClassificationTask):
         paths = super().write(directory, split, examples, answers)
         if split in self.submissions:
             predictions = answers.columns["prediction"]
-            if self.is_regression:
+            if self.is_regression:  # scores of STS-B are from 0 to 5
                 numbers = np.clip(answers.exact["number"], 0, 5)
                 predictions = [f"{number:.3f}" for number in numbers]
             path = os.path.join(directory, f"{self.submissions[split]}.tsv")
@@ -171,7 +171,7 @@ class GlueTask(ClassificationTask):
 
 
 def tasks_in(data_dir: str) -> dict[str, GlueTask]:
-    """Returns name -> task of each directory of GLUE's download in `data_dir`."""
+    """Returns {name: task} for each directory of the GLUE download in `data_dir`."""
     tasks = {
         name: GlueTask(name, data_dir)
         for name, table in TASKS.items()
@@ -182,5 +182,5 @@ def tasks_in(data_dir: str) -> dict[str, GlueTask]:
         raise UserError(f"--data_dir={data_dir}: expected directories such as {expected} there")
     for task in tasks.values():
         if not tf.io.gfile.exists(path := os.path.join(task.directory, "train.tsv")):
-            raise UserError(f"--task=glue: {path!r} is missing: give it, or remove its directory")
+            raise UserError(f"--task=glue: {path!r} is missing: add it, or remove its directory")
     return tasks

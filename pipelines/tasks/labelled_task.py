@@ -1,4 +1,4 @@
-"""Tasks whose answers are labels: which labels there are, and their order."""
+"""The base class of tasks whose answers are labels; finds the labels and their order."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from albert_tf.storage.errors import UserError
 from .reading.tables import label_key
 from .task import Columns, Files, Task
 
-# What programs write for a missing value. "None" and "NA" are labels of real data sets.
+# Programs write these for a missing value. "None" and "NA" are not among them: some data sets have
+# such labels.
 _MISSING = ("nan", "-nan", "<na>", "#n/a", "nat")
 
 
 class LabelledTask(Task):
-    """A task whose answers are labels: the listed ones, or all of the training file."""
+    """A task whose answers are labels: `labels` if given, else all labels of the training file."""
 
     def __init__(
         self, name: str, files: Files, columns: Columns | None, labels: Sequence[str] | None
@@ -27,7 +28,7 @@ class LabelledTask(Task):
 
     @abc.abstractmethod
     def labels_of_file(self, path: str) -> Iterator[tuple[str, str]]:
-        """Yields the labels of the rows of a training file, and where each row is."""
+        """Yields (label, place of the row) for the rows of a training file."""
 
     def in_order(self, labels: set[str]) -> Sequence[str]:
         """Returns the labels of the training file in the order of the model's outputs."""
@@ -43,7 +44,7 @@ class LabelledTask(Task):
             raise UserError(
                 f"the labels of {self.name} are not known: give the training file, or name them"
             )
-        places: dict[str, str] = {}  # where each label is first
+        places: dict[str, str] = {}  # label -> place of its first row
         for path in paths:
             for label, where in self.labels_of_file(path):
                 places.setdefault(label, where)
@@ -51,7 +52,7 @@ class LabelledTask(Task):
         if len(places) < 2:
             raise UserError(
                 f"{', '.join(paths)}: the only label in {self.columns['label']!r} is "
-                f"{', '.join(places)!r}; expected two labels or more to tell apart"
+                f"{', '.join(places)!r}; expected two labels or more"
             )
         return tuple(self.in_order({*places}))
 
@@ -61,7 +62,7 @@ class LabelledTask(Task):
         return {label: place for place, label in enumerate(self.labels)}
 
     def check_known(self, label: str, where: str, is_in_row: bool = True) -> None:
-        """Raises a UserError if the model does not have the label, of a row or of a flag."""
+        """Raises a UserError for an unknown label; `is_in_row` is false for the label of a flag."""
         if label in self.place_of:
             return
         known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
@@ -74,15 +75,15 @@ class LabelledTask(Task):
 
 
 def _check_spellings(places: Mapping[str, str]) -> None:
-    """Refuses different labels with the same label_key, and marks of a missing value.
+    """Refuses different labels with the same label_key, and labels that look like a missing value.
 
-    Labels that differ only in form are not merged: the owner of the file decides what is meant.
+    Labels that differ only in form are not merged, because only the user can decide what is meant.
     """
     seen: dict[str, str] = {}
     for label in sorted(places):
         remedy = "correct the file, or list all labels in --labels if it is meant"
         if label.casefold() in _MISSING:
-            raise UserError(f"{places[label]}: {label!r} spells that there is no label; {remedy}")
+            raise UserError(f"{places[label]}: {label!r} looks like a missing label; {remedy}")
         other = seen.setdefault(label_key(label), label)
         if other != label:
             where = ", ".join(dict.fromkeys((places[other], places[label])))

@@ -22,17 +22,17 @@ from .reading.tables import as_text, read_rows, read_table
 from .scoring.metrics import probabilities_of
 from .task import Answers, Columns, Description, Files, Outputs, Task
 
-# The longest question with an option, in pieces.
+# Maximum length of a question plus an option, in pieces.
 MAX_QA_LENGTH = 128
 _FIELDS = {"context": "text", "options": "options", "label": "label", "question": None, "id": None}
 
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoiceExample(AnyExample):
-    """A question about a text, and its options; every question of a task has the same number.
+    """A question about a text, and its options. All questions of a task have equally many options.
 
-    `label` is the index of the right option, from 0; None: not known. `part` names a part of the
-    split that is also scored separately, if there are several.
+    `label` is the index of the right option, from 0; None: not known. `part` names the part of the
+    split that the question belongs to; each part is also scored separately.
     """
 
     id: str
@@ -44,7 +44,7 @@ class MultipleChoiceExample(AnyExample):
 
     @property
     def group(self) -> str:
-        """Returns the context, whose questions stay together."""
+        """Returns the context; its questions stay together, in train or in dev."""
         return self.context
 
     def inputs(self) -> dict[str, str | Sequence[str]]:
@@ -53,14 +53,14 @@ class MultipleChoiceExample(AnyExample):
 
 
 class MultipleChoiceTask(Task):
-    """Choices between texts from JSON lines.
+    """Chooses one of several texts; reads JSON lines.
 
-    Options are a list of texts, a label is a number from 0 or a letter. Of a question with an
-    option the last `max_qa_length` pieces count.
+    In a row the options are a list of texts, and the label is a number from 0 or a letter. If a
+    question plus an option is too long, its last `max_qa_length` pieces are kept.
 
     Attributes:
       blank: the character in a question that an option replaces; None: every option follows its
-        question. Only RACE has cloze questions: elsewhere `_` is part of a name.
+        question. Only RACE has cloze questions: elsewhere `_` may be part of a name.
     """
 
     fields = _FIELDS
@@ -80,7 +80,7 @@ class MultipleChoiceTask(Task):
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
-        """See Task.restore. The field `text` is also the context."""
+        """See Task.restore. --text_column names the column of the context."""
         columns = {"context" if name == "text" else name: columns[name] for name in columns}
         task = super().restore(description, columns, quoting=None)
         task.num_choices = description["num_choices"]
@@ -112,8 +112,8 @@ class MultipleChoiceTask(Task):
             yield MultipleChoiceExample(row.id, row.text("context"), question, options, label)
 
     def pack(self, examples: list[MultipleChoiceExample], first: int, encoder: Encoder) -> Packed:
-        """See Task.pack: one sequence per option; a feature is the example itself."""
-        # Several questions share a text, so tokenize each text once.
+        """See Task.pack: one sequence per option; each feature is its example."""
+        # Several questions may share a text: tokenize each text once.
         texts = list(dict.fromkeys(example.context for example in examples))
         contexts, full_lengths = encoder.tokenize(texts)
         place_of = {text: place for place, text in enumerate(texts)}
@@ -128,6 +128,7 @@ class MultipleChoiceTask(Task):
                 self.blank,
             )
         )
+        # Truncate before texts are repeated: pieces beyond a sequence would only cost memory.
         contexts = tf.gather(contexts[:, : encoder.max_seq_length], places)
         tokens = encoder.pack_choices(contexts, answers, self.max_qa_length)
         lengths = full_lengths[places] + answers.row_lengths().numpy() + NUM_SPECIAL_PIECES
@@ -187,7 +188,7 @@ class MultipleChoiceTask(Task):
 def as_options(
     value: object, column: str, where: str, num_choices: int | None = None
 ) -> tuple[str, ...]:
-    """Returns the options in a value, which must be a list of 2 to 26 texts: each has a letter."""
+    """Returns a value as options; refuses all but a list of 2 to 26 texts, one for each letter."""
     if not isinstance(value, list):
         raise UserError(f'{where}: {column!r} is no list, expected a list of options: ["a", "b"]')
     if num_choices and len(value) != num_choices:
@@ -200,7 +201,7 @@ def as_options(
 
 
 def as_choice(value: object, column: str, where: str, num_choices: int) -> int:
-    """Returns the index, from 0, of an option that is given as a number from 0 or as a letter."""
+    """Converts a letter, or a number from 0, into the index of an option."""
     letters = string.ascii_uppercase[:num_choices]
     text = str(value).strip().upper()
     for place, letter in enumerate(letters):

@@ -20,8 +20,8 @@ _LETTERS = ["A", "B", "C", "D"]
 class RaceTask(MultipleChoiceTask):
     """RACE, with separate accuracies on middle and on high school examinations.
 
-    Each of train, dev and test holds the directories middle and high. These hold one JSON object
-    per passage: in numbered files, read in this order, or all in all.txt, one per line.
+    The directories train, dev and test each contain middle and high. These contain one JSON object
+    per passage, either in numbered files, read in this order, or in all.txt, one per line.
 
     Source: Lai et al. 2017; the reference's race_utils.
     """
@@ -74,6 +74,7 @@ def _passage_files(directory: str) -> list[str]:
     if "all.txt" in names:
         return [os.path.join(directory, "all.txt")]
 
+    # In the order of numbers: 10.txt comes after 9.txt.
     def order(name: str) -> tuple:
         return [int(number) for number in re.findall(r"\d+", name)], name
 
@@ -83,7 +84,7 @@ def _passage_files(directory: str) -> list[str]:
 def _read_passage(
     passage: dict, where: str, level: str, may_lack_answers: bool
 ) -> list[MultipleChoiceExample]:
-    """Returns the questions of a passage, named after the passage and numbered."""
+    """Returns the questions of a passage; their ids are the passage's id and a number."""
     has_answers = "answers" in passage or not may_lack_answers
     lists = ["questions", "options", *(["answers"] if has_answers else [])]
     require_fields(passage, ["id", "article", *lists], where)

@@ -27,7 +27,7 @@ from .scoring.squad_metrics import score_v1, score_v2
 from .task import Answers, Description, Files, Outputs, Task
 
 _DEFAULTS = KINDS["question_answering"].defaults(())
-# Arguments of SquadTask in task.json: some decide the weights, the others only the answers.
+# Arguments of SquadTask in task.json: the first affect the weights, the others only the answers.
 _OF_MODEL = ("may_be_impossible", "has_answerability_head", "doc_stride", "max_query_length")
 _OF_DECODING = ("max_answer_length", "n_best_size", "null_threshold")
 
@@ -37,15 +37,15 @@ class SquadTask(Task):
     """Finds the answers to questions about texts.
 
     Attributes:
-      files: see Task; official JSON.
-      may_be_impossible: SQuAD 2.0: the text may have no answer.
+      files: official JSON files; see Task.
+      may_be_impossible: whether a text may have no answer to a question (SQuAD 2.0).
       has_answerability_head: whether to use the reference's model for 2.0; otherwise BERT's, where
         a span at [CLS] means "no answer".
-      doc_stride: pieces between the starts of two windows of a long text.
-      max_query_length: most pieces of a question; the rest is cut off.
-      max_answer_length: most pieces of an answer.
+      doc_stride: number of pieces between the starts of two windows of a long text.
+      max_query_length: maximum number of pieces of a question, which is truncated to it.
+      max_answer_length: maximum number of pieces of an answer.
       n_best_size: answers per question in the n-best file.
-      null_threshold: null odds above it mean "no answer". `score` finds the best one for dev.
+      null_threshold: larger null odds mean "no answer". `score` finds the best threshold for dev.
     """
 
     files: Files
@@ -65,7 +65,7 @@ class SquadTask(Task):
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
-        """Returns the task of a finished model; see Task."""
+        """See Task.restore."""
         if columns:
             raise UserError(
                 f"--{next(iter(columns))}_column does not apply to a model that answers questions: "
@@ -91,7 +91,7 @@ class SquadTask(Task):
     def encode(
         self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
     ) -> tuple[Sequences, list]:
-        """See Task.encode; counts the questions whose answer is in no window as a whole."""
+        """See Task.encode; also counts the questions whose whole answer is in no window."""
         sequences, windows = super().encode(examples, tokenizer, max_seq_length, training)
         if not training:
             return sequences, windows
@@ -103,8 +103,8 @@ class SquadTask(Task):
     def pack(self, examples: list[Question], first: int, encoder: Encoder) -> Packed:
         """Returns a sequence for each window of each question's text; the features are the windows.
 
-        A question is truncated to max_query_length, or further if it would leave no room for the
-        text. The full lengths count whole questions.
+        A question is truncated to max_query_length, or further if there would be no room for the
+        text. Full lengths include the whole question.
         """
         texts = list(dict.fromkeys(question.context for question in examples))
         paragraph_of = dict(zip(texts, read_paragraphs(texts, encoder.tokenizer)))
@@ -115,6 +115,7 @@ class SquadTask(Task):
         tokens, cut, offsets = encoder.pack_windows(
             queries, contexts, self.max_query_length, self.doc_stride
         )
+        # `cut.first` counts the pieces of all texts; a window counts from the start of its text.
         firsts = cut.first - tf.gather(contexts.row_starts(), cut.text)
         lengths = cut.pieces.row_lengths().numpy()
         columns = (x.numpy().tolist() for x in (cut.text, firsts, firsts + lengths, offsets))
@@ -129,7 +130,7 @@ class SquadTask(Task):
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
         """Returns `start_positions`, `end_positions`, `is_impossible`, int32 [windows].
 
-        In a window without the whole answer the positions are 0, [CLS], and is_impossible is 1.
+        In a window without the whole answer the positions are 0 ([CLS]), and is_impossible is 1.
         """
         labels = []
         for window in features:
@@ -175,8 +176,8 @@ class SquadTask(Task):
     def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file.
 
-        A .json file that is not an array is SQuAD's, and is in memory as a whole. Other tables need
-        the columns `question` and `context`; `id` is optional. They have no answers.
+        A .json file with an object at the top is SQuAD's; it is read as a whole. Other files are
+        tables without answers. They need the columns `question` and `context`; `id` is optional.
         """
         if is_squad_file(path):
             questions = read_questions(path)
@@ -242,7 +243,7 @@ class SquadTask(Task):
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
         """Returns squad_metrics.score_v1, or score_v2 at null_threshold, in per cent.
 
-        The best thresholds need the candidates of the answers (Answers.exact).
+        The best thresholds can only be found from the candidates of answers (Answers.exact).
         """
         truths, texts, null_odds = [], [], []
         for row in rows:
@@ -250,6 +251,7 @@ class SquadTask(Task):
                 return {}
             truths.append(row["label"])
             texts.append(row["prediction"])
+            # score_v2 applies the threshold, and so gets the best text of every question.
             if self.may_be_impossible and "candidates" in row:
                 texts[-1] = row["candidates"][0][0] if row["candidates"] else ""
                 null_odds.append(row["null_odds"])
@@ -261,11 +263,11 @@ class SquadTask(Task):
         return {**metrics, "null_threshold": self.null_threshold}
 
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
-        """Writes JSON objects by question id; SQuAD's scripts and site accept the first.
+        """Writes files of {question id: value}; SQuAD's scripts and site accept the first file.
 
-        SPLIT_predictions.json: the text, "" for no answer; SPLIT_nbest_predictions.json: a list of
-        texts, best first, with `score`, and `probability` among these texts; SPLIT_null_odds.json,
-        for SQuAD 2.0 only: the null odds.
+        SPLIT_predictions.json has the text, "" for no answer. SPLIT_nbest_predictions.json has a
+        list of texts, best first, each with its `score` and its `probability` among these texts.
+        SPLIT_null_odds.json, for SQuAD 2.0 only, has the null odds.
         """
         contents = {
             "predictions": answers.columns["prediction"],

@@ -44,7 +44,7 @@ class Description(NamedTuple):
     """The content of task.json in three parts.
 
     Attributes:
-      model: values that decide the weights or that exports need; `kind` is one of KINDS.
+      model: values that affect the weights or that exports need; `kind` is one of KINDS.
       decoding: settings that convert the model's outputs into answers, if any.
       source: settings for reading files to predict.
     """
@@ -59,16 +59,16 @@ class Task(abc.ABC):
 
     Args:
       name: see --task.
-      files: split -> its file or files; the split test may be without answers.
-      columns: field -> column of the files, where it differs from `fields`. Others are ignored.
+      files: split -> its file or files; the test split may be without answers.
+      columns: field -> column of the files, if not the default in `fields`. Others are ignored.
 
     Attributes:
       files: split -> its files; splits without files are left out.
       columns: field -> column; None: there is no such column.
       fields: field -> its default column; empty for a task with files of its own format.
-      stored: arguments of the class that task.json holds under their names.
+      stored: arguments of the class that task.json has under the same names.
       best_metric: the metric of `score` that selects the best checkpoint; higher is better.
-      block_size: most examples to tokenize at a time.
+      block_size: maximum number of examples to tokenize at a time.
       sequences_per_example: see Sequences.
     """
 
@@ -117,27 +117,24 @@ class Task(abc.ABC):
         return paths and list(read_files(self, paths, needs_answers=split != "test"))
 
     def other_splits(self) -> list[str]:
-        """Returns the splits to predict beside dev, with answers or without."""
+        """Returns the splits to predict in addition to dev, with or without answers."""
         return ["test"] if "test" in self.files else []
 
     def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
-        """Yields the examples of a file one by one, from number `first`; all or none have answers.
+        """Yields a file's examples one by one, numbered from `first`; all or none have answers.
 
         A task without `files` overrides `read` and `other_splits` instead.
         """
         raise NotImplementedError
 
     def summarise(self, examples: list) -> list[str]:
-        """Returns lines for the plan: notes on the examples' answers, and warnings."""
+        """Returns lines for the plan: notes about the answers of examples, and warnings."""
         return []
 
     def encode(
         self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
     ) -> tuple[Sequences, list]:
-        """Returns sequences of at most `max_seq_length` pieces, and the features: see `pack`.
-
-        With `training` the sequences have labels.
-        """
+        """Returns sequences (with labels in training) of at most `max_seq_length`, and features."""
         encoder = Encoder(tokenizer, max_seq_length)
         sequences, features = pack_in_blocks(
             examples, self.block_size, lambda block, first: self.pack(block, first, encoder)
@@ -150,13 +147,13 @@ class Task(abc.ABC):
     def pack(self, examples: list, first: int, encoder: Encoder) -> Packed:
         """Returns packed sequences, their full lengths, and the features.
 
-        A feature is what `answers` needs of a sequence, or of the sequences of an example. No
-        example may be left out. `first` is the number of the first example.
+        A feature is what `answers` must know about a sequence, or about all sequences of an
+        example. Every example must have a feature. `first` is the number of the first example.
         """
 
     @abc.abstractmethod
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
-        """Returns the labels of training by name, arrays [features, ...]."""
+        """Returns the labels for training by name, arrays [features, ...]."""
 
     def owners(self, features: list) -> Sequence[int]:
         """Returns the index of each feature's example, in ascending order."""
@@ -175,14 +172,14 @@ class Task(abc.ABC):
         """Returns a model's answers.
 
         `outputs` has one dict per feature, in order; arrays [L, ...] may be padded. Without
-        `features` it is an export's: one dict per example.
+        `features` the outputs come from an export: one dict per example.
         """
 
     @abc.abstractmethod
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
         """Returns the task's metrics; empty if the rows have no `label`.
 
-        `rows` are Answers.rows, or rows of its columns alone, without what needs `exact`.
+        `rows` are Answers.rows. If they have `columns` only, metrics that need `exact` are missing.
         """
 
     def details(self, examples: list, answers: Answers) -> dict:
@@ -190,10 +187,7 @@ class Task(abc.ABC):
         return {}
 
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
-        """Writes the answers in the task's own format, and pictures; returns the answers' paths.
-
-        The format is a table, SPLIT_predictions.tsv, unless the task has another.
-        """
+        """Writes answers (default: SPLIT_predictions.tsv) and pictures; returns answers' paths."""
         path = os.path.join(directory, f"{split}_predictions.tsv")
         write_table(path, answers.columns)
         return [path]
@@ -206,7 +200,7 @@ def create_model(task: Task, config: AlbertConfig, recompute: bool = False) -> t
 
 
 def read_files(task: Task, paths: Sequence[str], needs_answers: bool = False) -> Iterator:
-    """Yields the examples of files one by one; rows without a name are numbered across files."""
+    """Yields the examples of files one by one; rows without an id are numbered across files."""
     number, first = 0, {}  # whether a file has answers -> the first such file
     for path in paths:
         is_answered = None

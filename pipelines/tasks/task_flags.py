@@ -50,32 +50,32 @@ def define_task_flags() -> None:
         "task",
         None,
         NAMES,
-        f"GLUE, SQuAD and RACE come from --data_dir; {', '.join(_OWN)} are for sets of your own. "
-        "glue: each task of GLUE whose directory is in --data_dir, one after the other.",
+        f"GLUE, SQuAD and RACE read --data_dir; {', '.join(_OWN)} are for files of your own. "
+        "glue: trains each GLUE task whose directory is in --data_dir, one after the other.",
         required=True,
     )
-    flags.DEFINE_string("data_dir", None, "Directory of the task's files as they are downloaded.")
+    flags.DEFINE_string("data_dir", None, "Directory of the task's files, as downloaded.")
     for split in ("train", "dev", "test"):
         flags.DEFINE_string(
             f"{split}_file",
             None,
-            "Paths or globs. A set of your own: .csv or .tsv with a header, .jsonl, or .json with "
-            "an array of objects; SQuAD: JSON in place of --data_dir's. Also .gz, .bz2, .xz, .zst."
-            f"{' May be without answers.' if split == 'test' else ''}",
+            "Paths or globs. Your own data: .csv or .tsv with a header, .jsonl, or .json with an "
+            "array of objects. SQuAD: JSON that replaces the file in --data_dir. Files may be "
+            f"compressed (.gz .bz2 .xz .zst).{' Answers are optional.' if split == 'test' else ''}",
         )
     flags.DEFINE_float(
         "dev_fraction",
         0.0,
-        "Share of the training rows to move to dev, where there is no dev file. It holds for each "
-        "label; rows of one text stay together.",
+        "Share of the training rows to move to dev, if there is no dev file. Each label gives this "
+        "share of its rows. Rows with equal texts stay together.",
         lower_bound=0.0,
         upper_bound=0.9,
     )
     flags.DEFINE_integer(
         "folds",
         None,
-        "Cross-validation: divide the training rows into so many parts, and predict each part with "
-        "a model that the others trained. The last weights count, unless --eval_steps is given.",
+        "Cross-validation: divide the training rows into this many parts, and predict each part "
+        "with a model trained on the others. The last weights count, unless --eval_steps is given.",
         lower_bound=2,
     )
     _define_table_flags()
@@ -87,19 +87,19 @@ def _define_table_flags() -> None:
         "quoting",
         "csv",
         tables.QUOTING,
-        "Quoting of .csv and .tsv. csv: as spreadsheets and pandas write them. none: a quotation "
-        "mark is a character like any other, as in GLUE's own files.",
+        "Quoting of .csv and .tsv. csv: as spreadsheets and pandas write it. none: a quotation "
+        "mark is an ordinary character, as in GLUE's own files.",
     )
     flags.DEFINE_string(
-        "text_column", "text", "Column of the text; of multiple_choice, the text asked about."
+        "text_column", "text", "Column of the text (multiple_choice: of the passage)."
     )
     flags.DEFINE_string("text_pair_column", None, "Column of a second text.")
     flags.DEFINE_string("label_column", "label", "Column of the label, number or right option.")
-    flags.DEFINE_string("id_column", None, "Column of a name for the row; default its number.")
+    flags.DEFINE_string("id_column", None, "Column of the row's id. Default: the row's number.")
     flags.DEFINE_string("question_column", None, "multiple_choice: column of the question.")
     flags.DEFINE_string("options_column", "options", "multiple_choice: column of the options.")
     flags.DEFINE_list(
-        "labels", None, "All labels, in the order of the outputs. Default: the training file's."
+        "labels", None, "All labels, in the order of the outputs. Default: as in the training file."
     )
     flags.DEFINE_string("label_separator", ",", "multilabel: separator of the labels in a cell.")
     flags.DEFINE_string(
@@ -112,13 +112,13 @@ def _define_table_flags() -> None:
 
 def _define_window_flags() -> None:
     flags.DEFINE_integer(
-        "max_qa_length", MAX_QA_LENGTH, "Multiple choice: pieces of question and option.", 1
+        "max_qa_length", MAX_QA_LENGTH, "Multiple choice: maximum pieces of question + option.", 1
     )
     for name, what in (
-        ("doc_stride", "SQuAD, token_classification: pieces from window to window."),
-        ("max_query_length", "SQuAD: most pieces of a question."),
-        ("max_answer_length", "SQuAD: most pieces of an answer."),
-        ("n_best_size", "SQuAD: answers in the n-best file."),
+        ("doc_stride", "SQuAD, token_classification: pieces between the starts of two windows."),
+        ("max_query_length", "SQuAD: maximum number of pieces of a question."),
+        ("max_answer_length", "SQuAD: maximum number of pieces of an answer."),
+        ("n_best_size", "SQuAD: number of answers per question in the n-best file."),
     ):
         flags.DEFINE_integer(name, getattr(SquadTask, name), what, 1)
     flags.DEFINE_enum(
@@ -137,7 +137,7 @@ def _define_window_flags() -> None:
 
 
 def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
-    """Returns name -> task; --task=glue has several."""
+    """Returns {name: task}; --task=glue creates several."""
     _check_flags(values)
     name = values.task
     if name == "glue":
@@ -187,7 +187,7 @@ def _check_flags(values: flags.FlagValues) -> None:
     flag_of: dict[str, str] = {}
     for flag in ("text_column", "text_pair_column", "options_column", "label_column"):
         column = values[flag].value
-        # The text would be its own answer.
+        # Otherwise a text could be its own answer, for example.
         if column and flag_of.setdefault(column, flag) != flag:
             raise UserError(
                 f"--{flag_of[column]} and --{flag} both name the column {column!r}: expected "
@@ -196,12 +196,12 @@ def _check_flags(values: flags.FlagValues) -> None:
 
 
 def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Task:
-    """Returns the task of tables or files of tags."""
+    """Returns the task for a user's own files."""
     name = values.task
     if values.data_dir:
         raise UserError(f"--task={name} reads --train_file and --dev_file, not --data_dir")
     if "train" not in given:
-        raise UserError(f"--task={name}: give --train_file, and --dev_file to choose the best by")
+        raise UserError(f"--task={name}: give --train_file, and --dev_file to select weights")
     columns = {
         field: values[f"{field}_column"].value or None
         for field in ("text", "label", "id", "text_pair", "question", "options")
@@ -258,7 +258,7 @@ def _require_data_dir(values: flags.FlagValues) -> None:
 def _squad_files(
     values: flags.FlagValues, given: dict[str, list[str]]
 ) -> dict[str, str | list[str]]:
-    """Returns the files by split: given files, and otherwise existing files in --data_dir."""
+    """Returns the files by split: the given files, and for other splits those in --data_dir."""
     if not values.data_dir and "train" in given:
         return given
     _require_data_dir(values)

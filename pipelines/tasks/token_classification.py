@@ -30,10 +30,10 @@ DOC_STRIDE = KINDS["token_classifier"].defaults(())["doc_stride"]
 
 @dataclasses.dataclass(frozen=True)
 class WordWindow:
-    """The words that one sequence tags, of the text with the index `example`.
+    """The words that one sequence tags; `example` is the index of their text.
 
-    `words`, int32 [n], are their indices in the text; each word is in exactly one window.
-    `positions`, int32 [n], are the positions of their first pieces in the sequence.
+    `words`, int32 [n], are indices of words in the text; each word is in exactly one window.
+    `positions`, int32 [n], are the positions of the words' first pieces in the sequence.
     """
 
     example: int
@@ -45,7 +45,7 @@ class TokenClassificationTask(LabelledTask):
     """Predicts tags for words. A word's first piece has the tag; its other pieces have none.
 
     Each word is tokenized by itself, so that training on words and serving raw text agree. A long
-    text is cut into windows; each word is tagged in the window with most context around it.
+    text is cut into windows; each word is tagged in the window with the most context around it.
 
     Source: Devlin et al. 2019, section 5.3.
     Deviation: the loss of an example is the mean over its words, so that it does not depend on the
@@ -84,7 +84,7 @@ class TokenClassificationTask(LabelledTask):
                 yield tag, f"{path}: text {example.id}"
 
     def in_order(self, labels: set[str]) -> Sequence[str]:
-        """Returns O and, by type, all combinations of types and prefixes; or all tags, sorted."""
+        """Returns O and all combinations of prefixes and entity types, by type; or sorted tags."""
         if not are_entity_tags(labels):
             return sorted(labels)
         prefixes, _, types = zip(*(label.partition("-") for label in labels - {OUTSIDE}))
@@ -133,7 +133,7 @@ class TokenClassificationTask(LabelledTask):
         return [words, describe_labels(names, counts), *warnings]
 
     def _warn_of_tags(self, examples: list[TokenExample]) -> list[str]:
-        """Returns warnings of answers that the metrics do not count as intended."""
+        """Returns warnings about known answers that metrics would not count as intended."""
         if self.marks_entities:
             spans = lost = 0
             for example in examples:
@@ -154,7 +154,7 @@ class TokenClassificationTask(LabelledTask):
         tokens, cut = encoder.pack_words(encoder.tokenizer.in_graph(), words, self.doc_stride)
         begins = np.cumsum(counts) - counts
         windows = []
-        # `row` numbers the words of the whole block from 1; 0 is not a first piece.
+        # `row` has the word's number in the whole block, from 1, at first pieces, and 0 elsewhere.
         for example, row in zip(cut.text.numpy(), tokens["word"].numpy()):
             positions = np.flatnonzero(row).astype(np.int32)
             of_window = (row[positions] - 1 - begins[example]).astype(np.int32)
@@ -162,10 +162,7 @@ class TokenClassificationTask(LabelledTask):
         return tokens, None, windows
 
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
-        """Returns `labels`, int16 [windows, max_seq_length].
-
-        The tag's index at the first piece of a word, -1 elsewhere.
-        """
+        """Returns `labels`, int16 [windows, max_seq_length]: tag per word (first piece) or -1."""
         labels = np.full([len(features), max_seq_length], -1, np.int16)
         for row, window in zip(labels, features):
             tags = examples[window.example].tags
@@ -225,9 +222,9 @@ class TokenClassificationTask(LabelledTask):
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes the tags of words, and the spans of raw texts.
 
-        SPLIT_predictions.conll: word, known tag if there is one, predicted tag, probability last;
-        between tabs, a blank line between texts. SPLIT_predictions.jsonl: for each raw text its id,
-        text and spans with `start`, `end` (characters), `label`, `text`, `probability`.
+        A line of SPLIT_predictions.conll has, between tabs: word, known tag (if any), predicted
+        tag, probability. Blank lines separate texts. SPLIT_predictions.jsonl has one row per raw
+        text: id, text, spans. A span has start, end (characters), label, text and probability.
         """
         columns, lines = [], []
         for example, tagged in zip(examples, answers.exact["tagged"]):
@@ -251,6 +248,7 @@ class TokenClassificationTask(LabelledTask):
 
 def _tagged_by_export(example: TokenExample, output: dict[str, np.ndarray]) -> Tagged:
     number = len(example.words)
+    # Words beyond the limit of an export have empty labels.
     if b"" in output["labels"][:number]:
         raise UserError(
             f"a row of {number:,} words is longer than an export reads: divide it, or predict with "

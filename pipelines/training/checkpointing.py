@@ -1,7 +1,7 @@
 """Saves, restores and removes the checkpoints of a run.
 
-A remote checkpoint is written to local temporary space and uploaded, its index last. The hosts of a
-pod write remote checkpoints directly.
+A single machine writes remote checkpoints to local temporary space and uploads them, the index
+last. The machines of a TPU pod write directly to the remote directory.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from albert_tf.storage.errors import UserError
 
 
 class Checkpointer:
-    """Saves and restores a model and its optimizer (which has the step count).
+    """Saves and restores a model and its optimizer (which counts the steps).
 
-    `model_dir` holds the newest checkpoints, and in BEST_DIR the best weights without moments and
-    step count. `writes` is true on one host of a run only.
+    `model_dir` holds the newest checkpoints. Its BEST_DIR holds the best weights, without moments
+    and step count. `writes` is true on one host of a run only.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Checkpointer:
                 logging.warning("checkpoint %s is damaged, trying the one before: %s", path, reason)
                 continue
             return int(self._optimizer.iterations.numpy())
-        # TensorFlow's list exists once a checkpoint was finished. Before that, a kill may leave the
-        # first checkpoint's data without its index.
+        # The list file exists once a checkpoint was finished. Without it, one unreadable checkpoint
+        # is the rest of a killed first write: the run starts at step 0.
         finished = model_directory.list_checkpoints(self._directory)
         if finished or len(found) > 1 or tf.io.gfile.exists(_list_file(self._directory)):
             raise UserError(
@@ -68,7 +68,7 @@ class Checkpointer:
         return 0
 
     def save(self, step: int) -> None:
-        """Writes a checkpoint."""
+        """Writes a checkpoint; keeps the newest three."""
         if self._writes:
             _write(self._checkpoint, self._directory, step, max_to_keep=3)
 
@@ -81,9 +81,9 @@ class Checkpointer:
 def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_keep: int) -> None:
     """Writes a checkpoint, then removes checkpoints beyond `max_to_keep`.
 
-    tf.train.CheckpointManager would not remove checkpoints that its list does not name.
+    tf.train.CheckpointManager would not remove checkpoints that are missing from its list.
     """
-    # Data come first and then, by renaming, the index: a checkpoint exists once its index does.
+    # TensorFlow writes the data, then renames the index into place: the index completes it.
     name = f"ckpt-{step}"
     path = os.path.join(directory, name)
     if _is_uploaded(directory):
@@ -93,7 +93,7 @@ def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_ke
     else:
         checkpoint.write(path)
     found = model_directory.list_checkpoints(directory, unfinished=True)
-    # Checkpoints of later steps were unreadable, so the run resumed from an earlier one.
+    # Remove later checkpoints, too: the run resumed before them because they were unreadable.
     kept = found[: found.index(path) + 1][-max_to_keep:]
     files.write_atomically(_list_file(directory), f'model_checkpoint_path: "{name}"\n')
     for other in set(found) - set(kept):
@@ -103,17 +103,15 @@ def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_ke
 
 
 def _is_uploaded(directory: str) -> bool:
-    """Returns whether checkpoints are written locally and uploaded.
-
-    The workers of a pod write their own variables directly to the final place.
-    """
+    """Returns whether checkpoints are written locally and uploaded."""
+    # Each worker of a TPU pod writes its own variables, directly to the final place.
     devices = tf.config.list_logical_devices()
     machines = {device.name.partition("/device:")[0] for device in devices}
     return files.is_remote(directory) and len(machines) == 1
 
 
 def _remove_unfinished(directory: str) -> None:
-    """Removes the files of a killed write; a killed upload leaves none."""
+    """Removes the temporary files of a killed write; a killed upload leaves none."""
     if _is_uploaded(directory):
         return
     for pattern in ("ckpt-*_temp", "ckpt-*.index.tempstate*"):

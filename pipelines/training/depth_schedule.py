@@ -1,4 +1,4 @@
-"""The depths of a growing model: --depth_schedule."""
+"""Parses --depth_schedule, the depths of a model that grows during training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from albert_tf.storage.errors import UserError
 def parse_depths(
     depth_schedule: Sequence[str], config: AlbertConfig, num_train_steps: int
 ) -> list[tuple[int, int]]:
-    """Returns (first step, layers) of each depth: ["3", "6:2000"] is [(0, 3), (2000, 6)].
+    """Returns (first step, layers) for each depth: [(0, 3), (2000, 6)] for ["3", "6:2000"].
 
     An empty schedule means the config's depth in all steps.
 
@@ -35,7 +35,7 @@ def parse_depths(
     if layers[0] < 1 or layers[-1] != config.num_hidden_layers:
         raise UserError(
             f"{text} ends at {layers[-1]} layers, but the config has "
-            f"{config.num_hidden_layers}: start with 1 or more and end there"
+            f"{config.num_hidden_layers}: start with at least 1 and end at the config's"
         )
     if steps[-1] >= num_train_steps:
         raise UserError(f"{text}: the run of {num_train_steps} steps ends before the full depth")

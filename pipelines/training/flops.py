@@ -1,4 +1,4 @@
-"""The cost of a step: the floating point operations of its matrix products."""
+"""Counts the floating point operations of the matrix products in a step."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def training_flops_per_example(
     num_hidden_layers: int | None = None,
     hidden_states: bool = False,
 ) -> int:
-    """Returns the floating point operations of matrix products to train on one example.
+    """Counts the floating point operations of the matrix products that train on one example.
 
-    A weight matrix costs 2 operations per element, position and forward pass, however many layers
-    share it; the backward pass costs twice the forward pass. All positions count, padding included.
-    The last block computes keys and values at all positions, the rest only at [CLS] and predicted
-    positions. With `hidden_states` it computes everything at all positions.
+    The forward pass of a layer costs 2 operations per matrix element and position, also if layers
+    share weights. The backward pass costs twice as much. Padding counts, too. The last block
+    computes keys and values at all positions, the rest only at [CLS] and predicted positions. With
+    `hidden_states` it computes everything at all positions.
 
-    Source: Kaplan et al. 2020, section 2.1 (6 operations per parameter and token), with the
-    attention's own products.
+    Source: Kaplan et al. 2020, section 2.1 (6 operations per parameter and token), plus the
+    products inside attention.
     """
 
     def matrices(layer) -> int:
@@ -41,7 +41,7 @@ def training_flops_per_example(
     per_wanted = matrices(blocks[-1]) - keys_and_values
     per_prediction = matrices(model.masked_lm) + config.vocab_size * config.embedding_size
     per_example = matrices(encoder.pooler) + matrices(model.sentence_order)
-    # Scores and context: two products of [L, D] and [L, L] in each head.
+    # Attention scores and context, for L positions and D per head: [L, D] x [D, L], [L, L] x [L, D]
     num_queries = (len(plan) - 1) * max_seq_length + num_wanted
     return 6 * (
         per_position * max_seq_length

@@ -11,22 +11,22 @@ from albert_tf import losses, metrics
 from albert_tf.checkpoints.model_directory import recorded_settings
 from albert_tf.storage.errors import UserError
 
-# A plateau is reported after this many evaluations without progress.
+# A plateau is reported if the accuracies of this many evaluations differ by less than _PROGRESS.
 _PLATEAU_EVALUATIONS = 3
 _PROGRESS = 0.01
-# A tenth of the pieces to predict is not masked (data/masking.py): copying needs no context.
+# A tenth of the pieces to predict stays visible (data/masking.py): a model can copy these.
 _KEPT_SHARE = 0.1
 _PLATEAU = (
-    "warning: held-out masked LM stands at {accuracy:.1%}; always the most frequent piece has "
-    "{baseline:.1%}. The model predicts frequent pieces and copies those that are not masked: it "
-    "does not read the text yet. Long runs have stayed there. What helped here: first a part with "
-    "--max_seq_length=32 --ngram=1 and two layers, a vocabulary of your own of 8,000 pieces, a "
-    "higher --learning_rate (pipelines/recipes/README.md, An hour on two cores)"
+    "warning: held-out masked-LM accuracy stays at {accuracy:.1%}; the most frequent piece alone "
+    "gives {baseline:.1%}. The model only predicts frequent pieces and copies unmasked ones: it "
+    "does not use the context yet. Long runs have stayed there. What helped: first pre-train two "
+    "layers with --max_seq_length=32 --ngram=1, a vocabulary of 8,000 pieces from your own text, "
+    "a higher --learning_rate (pipelines/recipes/README.md, An hour on two cores)"
 )
 
 
 def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) -> None:
-    """Refuses a run that, by its run.json, may have been trained on held-out documents.
+    """Refuses a run that may have been trained on held-out documents, according to its run.json.
 
     `heldout_split` is Manifest.heldout_split of the records.
     """
@@ -39,10 +39,10 @@ def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) ->
         or trained["heldout_fraction"] < heldout_split["heldout_fraction"]
     ):
         raise UserError(
-            f"these records drew their held-out documents with {heldout_split}, the run in "
-            f"{model_dir!r} with {trained}: it may have been trained on them; write the records "
-            "anew with the run's values (of text that the run has never seen, pipelines.evaluate "
-            "takes --split=train)"
+            f"the held-out documents of these records were drawn with {heldout_split}, but the run "
+            f"in {model_dir!r} used {trained}, so it may have been trained on them: write the "
+            "records again with the run's values (if the run has never seen the text, use "
+            "pipelines.evaluate --split=train)"
         )
 
 
@@ -55,14 +55,12 @@ def make_scoring(
     """Returns score(on_batch) -> float64 sums over one pass of a dataset.
 
     The sums are `losses` (losses.pretraining_sums), `layers` (metrics.layer_distances) and
-    `targets` [vocab_size], the number of predictions per piece. Before each batch it calls
-    `on_batch` with the number of batches done, and returns None if that returns true.
+    `targets` [vocab_size], the number of predictions per piece. score calls `on_batch` with the
+    number of finished batches before each batch. If `on_batch` returns true, score returns None.
 
-    Args:
-      strategy: the model was created in its scope.
-      forward: (batch, dropout seed) -> outputs of AlbertForPreTraining with its hidden states.
-      dataset_fn: (input context) -> batches of this host's replicas, the same number on each host.
-      vocab_size: the length of `targets`.
+    The scope of `strategy` created the model. `forward` is a function (batch, dropout seed) ->
+    outputs of AlbertForPreTraining with its hidden states. `dataset_fn` is a function (input
+    context) -> batches of this host's replicas, the same number on each host.
     """
     batches = strategy.distribute_datasets_from_function(dataset_fn)
 
@@ -98,10 +96,10 @@ def make_scoring(
 def make_evaluation(
     score: Callable[[Callable[[int], bool]], dict[str, Any] | None], known: Mapping[str, float]
 ) -> Callable[[Callable[[], bool]], dict[str, float]]:
-    """Returns evaluate(is_stopped) -> scalars to log, empty if it was stopped.
+    """Returns evaluate(is_stopped) -> {name: value to log}, or {} if it was stopped.
 
-    The scalars are metrics.pretraining_metrics with the prefix `heldout_`, how far each layer moves
-    its input (metrics.layer_distances), and `known`, which does not depend on the weights.
+    Values of metrics.pretraining_metrics and `known` (which the weights do not change) get the
+    prefix `heldout_`. Values `layers/...` are how far each layer moves its input.
     """
     accuracies: list[float] = []  # masked LM, at each evaluation
 
@@ -117,6 +115,7 @@ def make_evaluation(
             accuracies.append(values["masked_lm_accuracy"])
             targets = totals["targets"]
             baseline = float(targets.max() / targets.sum())
+            # Warn only once for each plateau.
             is_new = not knows_frequencies_only(accuracies[:-1], baseline)
             if is_new and knows_frequencies_only(accuracies, baseline):
                 print(_PLATEAU.format(accuracy=accuracies[-1], baseline=baseline), flush=True)
@@ -126,7 +125,7 @@ def make_evaluation(
 
 
 def knows_frequencies_only(accuracies: Sequence[float], baseline: float) -> bool:
-    """Returns whether masked LM has only learnt piece frequencies for some evaluations.
+    """Returns whether the last masked-LM accuracies show that only frequencies have been learnt.
 
     `baseline` is the accuracy of always predicting the most frequent piece.
     """

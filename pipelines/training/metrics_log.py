@@ -1,6 +1,6 @@
-"""Writes the curves of a run: metrics.jsonl, TensorBoard, and a picture.
+"""Writes the metrics of a run to metrics.jsonl and TensorBoard, and draws curves.png.
 
-An object store cannot append: each entry would fetch and store the whole log again. So a remote log
+Object stores cannot append: each entry would fetch and store the whole log again. So a remote log
 is kept in memory and in local temporary space. metrics.jsonl is uploaded before each checkpoint,
 TensorBoard's file before every second checkpoint and at the end. An upload takes two requests.
 """
@@ -19,7 +19,7 @@ from absl import logging
 from albert_tf.jobs import pictures
 from albert_tf.storage import files
 
-# The values of random guessing between two labels; dotted lines in the picture.
+# The values of random guessing between two labels, drawn as dotted lines.
 _CHANCE = {
     "sentence_order_loss": math.log(2),
     "sentence_order_accuracy": 0.5,
@@ -31,9 +31,9 @@ _CHANCE = {
 class MetricsLog:
     """Writes scalars by step to MODEL_DIR/metrics.jsonl and MODEL_DIR/tensorboard.
 
-    `step` is the restored checkpoint's. Later entries of a killed run are removed from
-    metrics.jsonl. Local TensorBoard files keep these entries next to the new ones; remote files are
-    written anew from metrics.jsonl. `writes` is true on one host of a run only.
+    `step` is the step of the restored checkpoint. Entries of later steps are removed from
+    metrics.jsonl. Local TensorBoard files keep them beside the new entries; remote files are
+    rewritten from metrics.jsonl. `writes` is true on one host of a run only.
     """
 
     def __init__(self, model_dir: str, step: int, writes: bool = True):
@@ -42,7 +42,7 @@ class MetricsLog:
         self._writes = writes
         self._curves = os.path.join(model_dir, "tensorboard")
         self._space = None
-        # Number of entries that this run stored, in each of the two formats.
+        # Entries uploaded by this process to metrics.jsonl and to TensorBoard's file; -1: no upload
         self._stored = self._stored_curves = -1
         self._uploads = 0
         if not writes:
@@ -83,9 +83,9 @@ class MetricsLog:
                     tf.summary.scalar(name, value)
 
     def upload(self, last: bool = False) -> None:
-        """Stores a remote log, before each checkpoint and at the end; a failure is a warning.
+        """Uploads a remote log; a failure is only a warning.
 
-        Without metrics.jsonl up to a checkpoint's step, the curves would have a gap after a kill.
+        Call it before each checkpoint: the log must reach the step from which a run may resume.
         `last`: whether nothing more will be logged.
         """
         if not self._space:
@@ -101,11 +101,11 @@ class MetricsLog:
             logging.warning("the log is not stored, training continues: %s", error)
 
     def _upload_curves(self) -> None:
-        """Stores TensorBoard's file, which has all entries, and removes earlier files."""
+        """Uploads TensorBoard's file, which has all entries; at first removes earlier files."""
         self._writer.flush()
         (name,) = os.listdir(self._space.name)
         with open(os.path.join(self._space.name, name), "rb") as file:
-            # Two requests; tf.io.gfile.copy makes four.
+            # This takes two requests; tf.io.gfile.copy would take four.
             files.write_atomically(os.path.join(self._curves, name), file.read())
         if self._stored_curves < 0:
             for other in files.names_in(self._curves):
@@ -130,7 +130,7 @@ def read_metrics(model_dir: str) -> list[dict[str, float]]:
         try:
             entries.append(json.loads(line))
         except ValueError:
-            logging.warning("%s:%d is damaged and left out", path, number)
+            logging.warning("%s:%d is damaged and skipped", path, number)
     return entries
 
 
@@ -159,7 +159,7 @@ def draw_curves(model_dir: str) -> str:
         kind = name.removesuffix("_accuracy")
         held_out = [e for e in entries if f"heldout_{kind}_pairs" in e]
         if held_out:
-            # Two standard errors of the held-out accuracy at chance.
+            # Two standard errors of an accuracy at chance: 2 * sqrt(0.5 * 0.5 / pairs).
             band = 1 / math.sqrt(held_out[-1][f"heldout_{kind}_pairs"])
             axis.axhspan(0.5 - band, 0.5 + band, color="black", alpha=0.12, linewidth=0)
             for baseline, style in (("lengths", "--"), ("words", (0, (1, 3))), ("overlap", "-.")):

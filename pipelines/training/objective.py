@@ -17,10 +17,10 @@ class Objective(NamedTuple):
     Attributes:
       weights: batch -> the denominator of each loss, computed without the model.
       sums: (model outputs, batch) -> nested float32 scalars, sums over the batch.
-      loss: (sums of a part, denominators of the global batch) -> float32 scalar, the part's share
-        of the loss.
+      loss: (sums of a part of the batch, denominators of the global batch) -> float32 scalar, the
+        part's share of the loss.
       metrics: sums -> {name: metric to log}; empty for sums without examples.
-      zero_sums: () -> the sums of no example.
+      zero_sums: () -> the sums of an empty batch.
       best_metric: name of the evaluation metric that selects MODEL_DIR/best; higher is better.
     """
 

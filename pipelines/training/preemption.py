@@ -1,4 +1,4 @@
-"""Stops a run after the current step on SIGTERM (preemption, a cluster's stop) and Ctrl-C."""
+"""Stops a run after the current step on SIGTERM (sent before a preemption) and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class StopRequest:
         self.signal: int | None = None
 
     def __enter__(self) -> StopRequest:
-        # Python runs handlers in its main thread, which may wait in a loop of many steps. The C
-        # handler writes to this pipe at once and so wakes the watching thread.
+        # Python runs signal handlers only in its main thread, which may wait for a loop of many
+        # steps. Python's C handler writes to this pipe at once, which wakes the watching thread.
         self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)
+        os.set_blocking(self._write, False)  # as set_wakeup_fd requires
         self._wakeup_before = signal.set_wakeup_fd(self._write)
         self._handlers_before = {
             number: signal.signal(number, self._handle)
@@ -47,7 +47,7 @@ class StopRequest:
         os.close(self._read)
 
     def _watch(self) -> None:
-        while numbers := os.read(self._read, 1):
+        while numbers := os.read(self._read, 1):  # b"" once the other end is closed
             if numbers[0] not in self._handlers_before:
                 continue
             if self.signal is not None:
@@ -56,4 +56,4 @@ class StopRequest:
             self.flag.assign(True)
 
     def _handle(self, number, _) -> None:
-        """Does nothing: the watching thread has handled the signal before Python calls this."""
+        """Does nothing but replace Python's default handler; the watching thread does the work."""

@@ -1,4 +1,4 @@
-"""A training run: its directory, the settings common to its hosts, and its initial weights."""
+"""A training run: its directory, the settings shared by its hosts, and its initial weights."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Run:
 
     @contextlib.contextmanager
     def hold(self, identity: dict[str, Any]) -> Iterator[None]:
-        """Locks the directory and claims it for a run of this identity; only the chief does."""
+        """Locks the directory and claims it for a run of this identity (on the chief only)."""
         if not self.is_chief:
             yield
             return
@@ -50,14 +50,14 @@ class Run:
             yield
 
     def save_model_files(self, config: AlbertConfig, tokenizer: AlbertTokenizer) -> None:
-        """Writes config and vocabulary into the directory; only the chief does."""
+        """Writes config and vocabulary into the directory (on the chief only)."""
         if self.is_chief:
             config.write(os.path.join(self.model_dir, model_directory.CONFIG_FILE))
             tokenizer.save(self.model_dir)
 
 
 def has_checkpoint(model_dir: str) -> bool:
-    """Returns whether a run has checkpoints; if so, it does not read initial weights."""
+    """Returns whether a run has checkpoints; such a run does not read initial weights."""
     checkpoints = model_directory.checkpoints_directory(model_dir)
     return bool(model_directory.list_checkpoints(checkpoints))
 
@@ -68,7 +68,7 @@ class InitialModel(NamedTuple):
     Attributes:
       checkpoint: a model directory, the prefix of a checkpoint or the directory of a SavedModel;
         None: random weights.
-      trained_length: the sequence length that the checkpoint was trained with, as far as known;
+      trained_length: the sequence length of the checkpoint's training, as far as it is recorded;
         None: random weights.
     """
 
@@ -81,8 +81,9 @@ class InitialModel(NamedTuple):
 def initial_path(init_checkpoint: str, run_directory: str, strategy: str) -> str:
     """Returns the path of initial weights; a published model is converted first.
 
-    `init_checkpoint` is a path, or the name of a published model (hub.local_path). The converted
-    model is in RUN_DIRECTORY/.initial_model. Several hosts are refused: each would convert it.
+    `init_checkpoint` is a path or the name of a published model (hub.local_path). The converted
+    model is in RUN_DIRECTORY/.initial_model. With several hosts each would convert the model, so
+    their strategies are refused.
     """
     if not hub.is_name(init_checkpoint):
         return init_checkpoint
@@ -95,7 +96,7 @@ def initial_path(init_checkpoint: str, run_directory: str, strategy: str) -> str
 
 
 def read_initial_model(init_checkpoint: str) -> InitialModel:
-    """Returns the model of a model directory, checkpoint or exported SavedModel."""
+    """Reads the initial model from a model directory, a checkpoint or an exported SavedModel."""
     if saved_model.is_saved_model(init_checkpoint):
         config, tokenizer = saved_model.read_config_and_tokenizer(init_checkpoint)
         return InitialModel(config, tokenizer, init_checkpoint, config.max_position_embeddings)
@@ -114,8 +115,8 @@ def hash_of_weights(checkpoint: str) -> str:
 
 
 def origin_of(run_directory: str, checkpoint: str | None) -> dict[str, str]:
-    """Returns `origin` for a run's identity if its weights are a published model's, else {}."""
-    # Read the run's own directory first, because `checkpoint` may have been deleted.
+    """Returns {"origin": ...} if a run started from a published model's weights, else {}."""
+    # Read a resumed run's own directory, because `checkpoint` may have been deleted.
     if tf.io.gfile.exists(os.path.join(run_directory, model_directory.RUN_FILE)):
         directory = run_directory
     elif not checkpoint or saved_model.is_saved_model(checkpoint):

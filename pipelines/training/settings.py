@@ -30,7 +30,7 @@ SettingsT = TypeVar("SettingsT", bound="TrainingSettings")
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """Settings that decide the final weights of a run, besides model, data and seed.
+    """Settings that determine a run's final weights, together with model, data and seed.
 
     `num_epochs` and `warmup_fraction` replace numbers of steps; `with_steps` converts them.
     """
@@ -64,26 +64,26 @@ class TrainingSettings:
     )
     jit_compile: bool = setting(
         flags.DEFINE_bool,
-        "Compile forward and backward pass with XLA, which pads every batch to the full length; "
-        "slower on CPUs.",
+        "Compile forward and backward pass with XLA. Every batch is then padded to the full "
+        "length. Slower on CPUs.",
         False,
     )
     recompute: bool = setting(
         flags.DEFINE_bool,
-        "Recompute the activations inside blocks in the backward pass: less memory, a third more "
-        "time.",
+        "Recompute the activations inside blocks in the backward pass. This needs less memory and "
+        "a third more time.",
         False,
     )
 
     num_epochs: float | None = setting(
         flags.DEFINE_float,
-        "In place of --num_train_steps: passes over as many examples as the training data have.",
+        "Length of the run in epochs of the training data's size, in place of --num_train_steps.",
         None,
         lower_bound=0.0,
     )
     warmup_fraction: float | None = setting(
         flags.DEFINE_float,
-        "In place of --num_warmup_steps: share of the steps that is warm-up.",
+        "Warm-up as a share of all steps, in place of --num_warmup_steps.",
         None,
         lower_bound=0.0,
         upper_bound=1.0,
@@ -96,11 +96,7 @@ class TrainingSettings:
                 raise UserError(f"--{name}=0: expected a number above 0, such as 3 or 0.5")
 
     def with_steps(self: SettingsT, num_examples: int) -> SettingsT:
-        """Returns the settings with epochs and fraction converted into steps.
-
-        Args:
-          num_examples: training examples of an epoch; for SQuAD, windows.
-        """
+        """Converts epochs and fraction into steps; `num_examples` (SQuAD: windows) are an epoch."""
         steps, warmup = self.num_train_steps, self.num_warmup_steps
         if self.num_epochs is not None:
             steps = max(1, math.ceil(self.num_epochs * num_examples / self.global_batch_size))
@@ -120,16 +116,14 @@ class TrainingSettings:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings for a run's identity, without unset ones.
-
-        So a run can resume that was started by a version without the setting.
-        """
+        """Returns the settings for a run's identity, without optional ones that are unset."""
+        # Runs of an older version, which lacks an optional setting, can therefore resume.
         optional = {field.name for field in dataclasses.fields(self) if field.default is None}
         values = dataclasses.asdict(self)
         return {name: value for name, value in values.items() if value or name not in optional}
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """Refuses a batch that the devices cannot divide evenly, and a warm-up beyond the run."""
+        """Refuses a batch that does not divide evenly, and a warm-up that outlasts the run."""
         replicas = strategy.num_replicas_in_sync
         if self.global_batch_size % (replicas * self.gradient_accumulation_steps):
             raise UserError(
@@ -143,7 +137,7 @@ class TrainingSettings:
             )
 
     def describe(self, strategy: tf.distribute.Strategy) -> str:
-        """Returns two lines for the plan: the division of a batch, and the precision."""
+        """Returns two lines for the plan: how a batch is divided, and the precision."""
         replicas, parts = strategy.num_replicas_in_sync, self.gradient_accumulation_steps
         rows = self.global_batch_size // (replicas * parts)
         specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
@@ -161,7 +155,7 @@ class TrainingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingSettings(TrainingSettings):
-    """The settings of pre-training, seed included."""
+    """The settings of pre-training, including the seed."""
 
     scale_learning_rate: bool = setting(
         flags.DEFINE_bool,
@@ -171,20 +165,20 @@ class PretrainingSettings(TrainingSettings):
     lamb_bias_correction: bool = setting(
         flags.DEFINE_bool,
         "Correct the bias of LAMB's moments, as tensorflow-addons does; the ALBERT authors do not. "
-        "AdamW's is always corrected.",
+        "AdamW always corrects it.",
         True,
     )
     optimizer: str = setting(
         flags.DEFINE_enum,
-        "lamb, as published; or adamw with corrected bias, by which sentence order is learnt "
-        "(Recipes, order).",
+        "lamb: as published. adamw: with bias correction; the recipe `order` learns sentence order "
+        "with it.",
         "lamb",
         enum_values=["lamb", "adamw"],
     )
     separator_order_loss: bool = setting(
         flags.DEFINE_bool,
-        "Score the order of a pair at the [SEP] between its parts too while training, and add that "
-        "loss. The trained model answers from [CLS] alone.",
+        "In training, also predict the order of a pair from the [SEP] between its parts, and add "
+        "this loss. The trained model predicts the order from [CLS] alone.",
         False,
     )
     order_loss_weight: float = setting(
@@ -202,9 +196,9 @@ class PretrainingSettings(TrainingSettings):
     )
     train_hours: float | None = setting(
         flags.DEFINE_float,
-        "In place of --num_train_steps: hours of training on this machine. The run trains for a "
-        "minute to measure the rate at full depth, throws that minute's weights away and fixes the "
-        "number of steps. A resumed run keeps the number. Give --warmup_fraction, too.",
+        "Hours of training on this machine, in place of --num_train_steps. The run first trains "
+        "for a minute at full depth to measure the rate, discards these weights and fixes the "
+        "number of steps. A resumed run keeps this number. Needs --warmup_fraction.",
         None,
         lower_bound=0.0,
     )
@@ -217,8 +211,8 @@ class PretrainingSettings(TrainingSettings):
     )
     unpad: bool | None = setting(
         flags.DEFINE_bool,
-        "Compute padding in attention only, not in the other layers: the same losses up to "
-        "rounding, faster on CPUs. Not for TPUs, and not with --jit_compile.",
+        "Skip padding positions in all layers but attention. Losses stay the same up to rounding, "
+        "and CPUs are faster. Not for TPUs, and not with --jit_compile.",
         None,
     )
     eval_examples: int = setting(
@@ -229,7 +223,7 @@ class PretrainingSettings(TrainingSettings):
     )
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """See TrainingSettings.check; also refuses to unpad what is compiled as a whole."""
+        """See TrainingSettings.check; also refuses --unpad if XLA compiles the whole model."""
         super().check(strategy)
         if self.unpad and (self.jit_compile or is_tpu(strategy)):
             raise UserError("--unpad: not for TPUs, and not with --jit_compile")
@@ -255,8 +249,8 @@ class LoopSettings:
     )
     eval_steps: int = setting(
         flags.DEFINE_integer,
-        "Steps between evaluations on held-out data: a multiple of steps_per_loop; 0: none. The "
-        "best weights are kept in MODEL_DIR/best.",
+        "Steps between evaluations on held-out data: a multiple of steps_per_loop; 0: no "
+        "evaluation. The best weights are kept in MODEL_DIR/best.",
         0,
         lower_bound=0,
     )
@@ -268,8 +262,8 @@ class LoopSettings:
     )
     max_bad_batches: int = setting(
         flags.DEFINE_integer,
-        "Batches whose loss or gradient is not finite that are skipped before the run fails. "
-        "Counted anew each time the program starts.",
+        "Number of batches with a non-finite loss or gradient that are skipped before the run "
+        "fails. The count starts again with the program.",
         0,
         lower_bound=0,
     )
@@ -287,7 +281,7 @@ class LoopSettings:
 
 
 def check_steps_flags() -> None:
-    """Refuses two flags for one number of steps; defaults do not count."""
+    """Refuses several flags that set one number of steps; defaults do not count."""
     for alternatives in (
         ("num_train_steps", "num_epochs", "train_hours"),
         ("num_warmup_steps", "warmup_fraction"),
@@ -301,9 +295,9 @@ def check_steps_flags() -> None:
 def precision(mixed_precision: str) -> Iterator[None]:
     """Sets the dtype policy (--mixed_precision) of layers that are created in this context.
 
-    Under bfloat16 the embeddings' sum, softmax, LayerNorm, logits, losses and the update stay
-    float32. Weights are cast at each product. One cast per step might save some 2 % (an estimate),
-    but would sum the gradients of shared weights in bfloat16.
+    Under bfloat16 the sum of embeddings, softmax, LayerNorm, logits, losses and the update stay
+    float32. Weights are cast at each product. One cast per step might save some 2 % of the time (an
+    estimate), but would sum the gradients of shared weights in bfloat16.
     """
     before = tf.keras.mixed_precision.global_policy()
     policy = "float32" if mixed_precision == "none" else f"mixed_{mixed_precision}"

@@ -84,8 +84,9 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def has_several_hosts(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether other hosts take part in a run."""
-    replicas = strategy.num_replicas_in_sync  # the default strategy has no worker_devices
+    """Returns whether a run has more hosts than this one."""
+    replicas = strategy.num_replicas_in_sync
+    # The default strategy has one replica and no worker_devices.
     return replicas > 1 and replicas > len(strategy.extended.worker_devices)
 
 
@@ -107,7 +108,7 @@ def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings: dic
     """Refuses hosts that do not resume from the same step with the same settings."""
     if not has_several_hosts(strategy):
         return
-    # Two sums, because one number made of both would overflow int64 at large steps.
+    # Compare two sums: one number made of step and hash would overflow int64 at large steps.
     numbers = [step, zlib.crc32(json.dumps(settings).encode()) >> 1]
 
     @tf.function

@@ -20,10 +20,10 @@ def steps_of_hours(
     dataset_fn: Callable[[int, tf.distribute.InputContext], tf.data.Dataset],
     steps_per_loop: int,
 ) -> int:
-    """Returns the number of steps that `hours` have at the rate of the first minute.
+    """Returns how many steps fit into `hours`, at a rate measured in one minute of training.
 
-    It is a multiple of `steps_per_loop`. The weights of `train_step` are changed: throw them away.
-    Time for the first compilation, evaluations and checkpoints is not counted.
+    The number is a multiple of `steps_per_loop`. The measurement trains the model of `train_step`:
+    discard its weights. Compilation, evaluations and checkpoints take additional time.
     """
     with strategy.scope():
         optimization.create_slots(train_step.optimizer, train_step.model)

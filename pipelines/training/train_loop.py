@@ -1,4 +1,4 @@
-"""The loop of all training jobs: steps run on the device, all other work between loops."""
+"""The training loop of all jobs: loops of steps on the device, other work between these loops."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ class Stage(NamedTuple):
     """A part of a run that is compiled separately, such as one depth of a growing model.
 
     Attributes:
-      first_step: the stage's first step.
+      first_step: number of steps before the stage.
       train_step: the step at this depth.
       per_example: name of a rate in the log -> amount that one example adds to it.
-      evaluate: (is_stopped) -> metrics of the current model on held-out data; empty if it was
-        stopped.
+      evaluate: (is_stopped) -> metrics of the current model on held-out data; {} if stopped.
     """
 
     first_step: int
@@ -42,7 +41,7 @@ class Stage(NamedTuple):
 
 
 class TrainLoop:
-    """A run, from its newest checkpoint to the end of its last stage.
+    """Trains a run from its newest checkpoint to the end of its last stage.
 
     Logging, saving, evaluating and stopping happen between loops of steps on the device.
 
@@ -79,10 +78,10 @@ class TrainLoop:
         check_hosts_agree(run.strategy, step, run.settings)
         if step:
             print(f"resuming from step {step:,}", flush=True)
-        # 3. Truncate the logged curves, which have the best metric, to that step.
+        # 3. Remove log entries after that step; the others hold the best metric so far.
         self._log = MetricsLog(run.model_dir, step, writes=run.is_chief)
-        # 4. Start the data at that step; at most a part of one group is read in vain. Without the
-        # assertion the hosts would communicate before every batch whether each still has data.
+        # 4. Start the data at that step; at most part of one group of rows is read and skipped.
+        # Without the assertion, hosts would check by messages before every batch that all have one.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         self._iterator = iter(
             run.strategy.distribute_datasets_from_function(
@@ -111,7 +110,7 @@ class TrainLoop:
                     f"{self._objective.best_metric}"
                 )
             self._log.upload(last=True)
-            # A signal came after the last step: leave, because the next work may take long.
+            # If a signal came after the last step, exit: the caller's next work may take long.
             if self._stop.signal is not None:
                 self._leave()
 
@@ -122,9 +121,9 @@ class TrainLoop:
             self._evaluate_if_due(stage)
             if self._step == end or _is_over(self._best_values(), loop):
                 return
-            # Loops end at the same steps wherever the run resumed, so log and sums are the same. A
-            # signal ends a loop early: it adds a log entry and divides the sums. Weights stay equal
-            # bit for bit.
+            # Loops end at multiples of steps_per_loop, so a resumed run logs the same sums. A
+            # signal ends a loop early and splits its log entry into two. The weights stay equal bit
+            # for bit.
             loop_end = self._step - self._step % loop.steps_per_loop + loop.steps_per_loop
             started = time.monotonic()
             totals = run_steps(
@@ -146,7 +145,7 @@ class TrainLoop:
                 self._leave()
 
     def _evaluate_if_due(self, stage: Stage) -> None:
-        # Also after a restart, for a checkpoint whose evaluation was interrupted.
+        # A restarted run evaluates a checkpoint whose evaluation was interrupted.
         step, best_metric = self._step, self._objective.best_metric
         is_due = step > stage.first_step and self._is_due(self._loop.eval_steps)
         if not stage.evaluate or not is_due or self._log.has(best_metric, step):
@@ -194,6 +193,7 @@ class TrainLoop:
         scalars = self._objective.metrics(totals["sums"])
         if with_gradient := steps - int(totals["without_gradient"]):
             scalars["gradient_norm"] = totals["gradient_norm"] / with_gradient
+        # The rate of the last step; steps are counted from 0.
         scalars["learning_rate"] = float(optimizer.learning_rate(self._step - 1))
         if hasattr(optimizer, "loss_scale"):
             scalars["loss_scale"] = float(optimizer.loss_scale.value.read_value())
@@ -211,7 +211,7 @@ class TrainLoop:
         return every > 0 and (self._step % every == 0 or self._step == self._num_train_steps)
 
     def _check_finite(self, totals) -> int:
-        """Returns the number of batches without a finite gradient; raises if there are too many."""
+        """Returns how many batches had no finite gradient; raises a UserError if too many."""
         bad_batches = int(totals["bad_batches"])
         if bad_batches:
             size, bad_step = self._settings.global_batch_size, self._step + int(totals["bad_step"])
@@ -231,7 +231,7 @@ class TrainLoop:
 
 
 def _is_over(values: Sequence[float], loop: LoopSettings) -> bool:
-    """Returns whether the last --early_stopping_evaluations brought no improvement."""
+    """Returns whether none of the last --early_stopping_evaluations values is a new best."""
     patience = loop.early_stopping_evaluations
     return 0 < patience < len(values) and max(values[-patience:]) <= max(values[:-patience])
 

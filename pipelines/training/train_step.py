@@ -14,18 +14,14 @@ _MAX_GRADIENT_NORM = 1.0  # the reference's, over all variables
 
 
 class TrainStep:
-    """One optimizer step of one replica. All returned values are global.
+    """One optimizer step of one replica. Its results cover the global batch.
 
     The loss is a mean over the global batch, so replicas and micro-batches with fewer predictions
-    weigh less. A gradient that is not finite counts as 0, and its batch is not counted.
+    weigh less. A gradient that is not finite counts as 0, and the sums leave its batch out. Under
+    float16 they do so only if the loss is not finite.
 
-    Args:
-      forward: (batch, dropout seed) -> model outputs.
-      model: its variables are trained.
-      objective: what the step minimises.
-      optimizer: counts the steps.
-      settings: only gradient_accumulation_steps and jit_compile are used.
-      seed: seed of dropout.
+    `forward` is a function (batch, dropout seed) -> outputs of `model`. `optimizer` counts the
+    steps. Only gradient_accumulation_steps and jit_compile of `settings` are used.
     """
 
     def __init__(
@@ -42,16 +38,16 @@ class TrainStep:
         self._forward, self._seed = forward, seed
         self._loss_scale = getattr(optimizer, "loss_scale", None)
         compute = self._compute if settings.gradient_accumulation_steps == 1 else self._accumulate
-        # Only forward and backward pass: the update does not compile everywhere, see `_apply`.
+        # Compile forward and backward pass only: the update does not compile everywhere (`_apply`).
         self._sums_and_gradients = (
             tf.function(compute, jit_compile=True) if settings.jit_compile else compute
         )
-        # XLA makes one pass over a variable; the optimizer's own operations make twenty.
+        # XLA updates a variable in one pass over memory; the optimizer's operations take twenty.
         self._compiled_update = tf.function(self._update, jit_compile=True)
 
     @tf.function
     def run(self, batch: dict[str, tf.Tensor], stop: tf.Tensor) -> dict:
-        """Takes the step.
+        """Computes gradients, clips them and updates the model.
 
         Args:
           batch: this replica's rows of the global batch.
@@ -80,6 +76,7 @@ class TrainStep:
         has_loss = tf.math.is_finite(self.objective.loss(sums, denominators))
         finite = tf.math.is_finite(norm) & has_loss
         keep = tf.cast(finite, tf.float32)
+        # multiply_no_nan, because infinity * 0 is nan.
         self._apply([tf.math.multiply_no_nan(gradient, keep) for gradient in gradients], replica)
         # Measure.
         is_bad, counted = ~finite, keep
@@ -108,8 +105,8 @@ class TrainStep:
             loss = self.objective.loss(sums, denominators)
             if self._loss_scale:
                 loss *= scale
-        # A task may not use some weights, such as the pooler's. These then decay by learning rate
-        # times weight decay, some 1e-6 per step.
+        # Some tasks do not use all weights, such as the pooler's. The gradient of unused weights
+        # is 0: they only decay, by learning rate times weight decay, some 1e-6 per step.
         gradients = tape.gradient(
             loss,
             self.model.trainable_variables,
@@ -123,7 +120,7 @@ class TrainStep:
         cut = {
             name: tf.reshape(
                 rows,
-                # -1: a length that is not static.
+                # -1 stands for a length that is unknown when the graph is built.
                 [num_parts, rows.shape[0] // num_parts]
                 + [-1 if size is None else size for size in rows.shape[1:]],
             )
@@ -145,13 +142,14 @@ class TrainStep:
         )[1]
 
     def _apply(self, gradients, replica):
-        # Updates of Keras' older optimizers compile only if no replicas are merged.
-        # MirroredStrategy merges the updates of even one device.
+        # XLA cannot compile the updates of Keras' older optimizers if replicas are merged, which
+        # MirroredStrategy does even for a single device.
         is_alone = isinstance(replica.strategy, tf.distribute.OneDeviceStrategy)
         is_alone |= not tf.distribute.has_strategy()
         (self._compiled_update if is_alone else self._update)(gradients)
 
     def _update(self, gradients):
+        # `run` has summed the gradients over replicas.
         pairs = list(zip(gradients, self.model.trainable_variables))
         self.optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
@@ -159,15 +157,15 @@ class TrainStep:
 def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> Callable[..., dict]:
     """Returns run_steps(iterator, num_steps, stop, allowed) -> totals of the steps taken.
 
-    The loop ends early in two cases: more than `allowed` batches were bad, or a step began while
-    `stop`, a bool variable, was true on any host (this step is still taken). `totals`: `sums`,
-    `gradient_norm`, `bad_batches` and `without_gradient` added up, `seconds_waiting` for data,
-    `steps` taken, and `bad_step`, the last bad step, counted from 0 (-1: none). A bad batch has a
-    gradient that is not finite, for another reason than float16's loss scale.
+    The loop ends early after more than `allowed` bad batches. It also ends after a step that began
+    while `stop`, a bool variable, was true on any host. A batch is bad if its gradient is not
+    finite, unless float16's loss scale is the cause. `totals` adds up the scalars of TrainStep.run.
+    It also has `seconds_waiting` (for data), `steps` (taken) and `bad_step`, the index of the last
+    bad step in this loop (-1: none).
     """
 
     def one_step(iterator, stop, after):
-        # The operations run in this order: the difference is the device's wait for data.
+        # Control dependencies fix the order, so that the difference is the wait for data.
         with tf.control_dependencies([after]):
             asked = tf.timestamp()
         with tf.control_dependencies([asked]):
@@ -175,10 +173,10 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> C
         local = strategy.experimental_local_results(batch)[0]
         with tf.control_dependencies(tf.nest.flatten(local)):
             seconds_waiting = tf.cast(tf.timestamp() - asked, tf.float32)
-        # With a single thread it would otherwise measure the time after the step.
+        # Otherwise a single-threaded run could read the clock only after the step.
         with tf.control_dependencies([seconds_waiting]):
             values = strategy.run(train_step.run, (batch, stop))
-        # Every replica holds the global value. strategy.reduce would cost a collective for each.
+        # Every replica holds the global values. strategy.reduce would run a collective for each.
         values = tf.nest.map_structure(
             lambda value: strategy.experimental_local_results(value)[0], values
         )

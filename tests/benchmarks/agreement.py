@@ -1,18 +1,18 @@
 """Counts the labels of a fine-tuned classifier that change when it is served in another precision.
 
-Each side answers the same rows, padded to the trained length where a side needs one length. The
-first side is the model in memory, in float32, and the others are compared with it: labels that
-differ, the task's metrics, the largest difference of a probability. A side whose packages are
-missing is left out. The benchmark `export` measures speed.
+All sides answer the same rows, padded to the trained length if a side needs a fixed length. The
+first side is the model in memory, in float32. The other sides are compared with it: number of
+labels that differ, the task's metrics, largest difference of a probability. Sides whose packages
+are missing are skipped. The benchmark `export` measures speed.
 
 ours: the model in memory, float32.
-export, export_bfloat16: SavedModels of export.export_saved_model, asked with text.
+export, export_bfloat16: SavedModels of export.export_saved_model, with text as input.
 tflite, tflite_int8: export.tflite, without and with --quantize (int8 weights, float activations).
 onnxruntime, onnxruntime_int8: export.onnx, without and with --quantize (int8 both).
-torch, torch_bfloat16: Hugging Face's model of the converted directory, its weights in that dtype.
-torch_autocast: torch under autocast to bfloat16.
-torch_int8: torch's own dynamic quantization of that model, a control of ours.
-pipeline: transformers' pipeline for text classification of that directory, asked with text.
+torch, torch_bfloat16: the model converted to Hugging Face's format, with weights in this dtype.
+torch_autocast: the same model under torch's autocast to bfloat16.
+torch_int8: the same model with torch's own dynamic quantization, as a control for ours.
+pipeline: transformers' text-classification pipeline with the same model and text as input.
 
 Example:
   python -m tests.benchmarks.agreement --checkpoint=runs/cola/seed_1 \\
@@ -44,7 +44,7 @@ from tests.benchmarks.measuring import define_sides, print_table
 
 FLAGS = flags.FLAGS
 
-# Input of an export -> of the model.
+# Name of an input in exports -> in the model.
 _INPUTS = {
     "input_ids": "input_word_ids",
     "input_mask": "input_mask",
@@ -53,7 +53,7 @@ _INPUTS = {
 _BATCH_SIZE = 32
 
 Ids = dict[str, np.ndarray]
-# Rows of ids and of examples to probabilities, and how many rows are answered at a time.
+# A function (ids, examples) -> probabilities, and the number of rows per call.
 Answer = tuple[Callable[[Ids, list], np.ndarray], int]
 
 
@@ -73,7 +73,7 @@ def main(_) -> None:
 
 
 def compare(checkpoint: str, data: str, sides: list[str]) -> None:
-    """Prints a line for each side."""
+    """Prints one line per side."""
     checkpoint = fine_tuned.find_model(checkpoint)
     description = fine_tuned.read_description(checkpoint)
     if description["kind"] != "classifier":

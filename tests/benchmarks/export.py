@@ -1,18 +1,18 @@
-r"""Measures an export of albert_base beside other ways to serve it, on the CPU, random weights.
+r"""Compares the speed of an albert_base export with other servers (CPU, random weights).
 
-Pooled output of batches of --seq_length piece ids without padding. The sides run in turn, each in a
-fresh process, which measures the ceiling too: the best rate of products of two 2048 x 2048 matrices
-by the side's own library. Prints one JSON line per process, then medians over the rounds. A side
-whose packages are missing is left out.
+Each side computes the pooled output of batches of --seq_length piece ids without padding. The sides
+run in turn, each in a fresh process. The process also measures the ceiling: the best rate of its
+library's product of two 2048 x 2048 matrices. Prints one JSON line per process, then medians over
+the rounds. Sides whose packages are missing are skipped.
 
-ours: the signature `pooled`; the others compute the last block everywhere: see export_peers.
+ours: the signature `pooled`. Other sides compute the last block at all positions (export_peers).
 ours_onnx, ours_onnx_int8: export.onnx in onnxruntime, without and with --quantize. ours_tflite,
-ours_tflite_int8: export.tflite, likewise; a batch is answered sequence by sequence.
-..._bfloat16: an export with --precision=bfloat16; torch's weights in bfloat16. The ceiling is that
-of the side's dtype, of onnxruntime_int8 that of float32.
+ours_tflite_int8: export.tflite, without and with --quantize, one sequence per call.
+..._bfloat16: an export with --precision=bfloat16, or torch with weights in bfloat16. The ceiling is
+measured in the side's dtype; for onnxruntime_int8 in float32.
 
-Processor time (all cores together) says more than the clock where something else runs too.
-Memory: what the process holds after loading and one answer, and at its peak.
+If other programs run too, processor time (all cores together) is more reliable than wall time.
+Memory is reported after loading and one answer, and at the peak.
 
 Examples:
   python -m tests.benchmarks.export --spm_model_file=30k-clean.model --rounds=3
@@ -65,7 +65,7 @@ _SIDES = (
     "onnxruntime",
     "onnxruntime_int8",
 )
-# Ours in other files than SavedModels.
+# Our exports in other formats than SavedModel.
 _CONVERTED = ("onnx", "onnx_int8", "tflite", "tflite_int8")
 
 
@@ -108,16 +108,16 @@ def _dtype(side: str) -> str:
 
 
 def _form(side: str) -> str:
-    """Returns which export of ours a side takes; peers take none, whose vocabulary is read."""
+    """Returns which of our exports is made for a side; peers do not read theirs."""
     form = side.removeprefix("ours_")
     return form if form in _CONVERTED else _dtype(side)
 
 
 def make_exports(flag_values: dict, directory: str, forms: list[str]) -> None:
-    """Exports an encoder with random weights, in a process of its own: it takes much memory.
+    """Exports an encoder with random weights; runs in its own process, as it needs much memory.
 
-    `forms` are precisions of SavedModels and names of _CONVERTED. Without the package onnx its
-    files are not made, and the sides that read them are left out.
+    `forms` are precisions of SavedModels and names of _CONVERTED. Without the package onnx no ONNX
+    files are written, and the sides that read them are skipped.
     """
     from albert_tf.checkpoints import model_directory
     from albert_tf.config import AlbertConfig
@@ -146,7 +146,7 @@ def make_exports(flag_values: dict, directory: str, forms: list[str]) -> None:
 
 
 def measure(side: str) -> dict:
-    """Returns the figures of one side in this process, or why it cannot be measured."""
+    """Measures one side in this process; returns figures, or why the side cannot be measured."""
     try:
         vocab_size = SentencePieceProcessor(model_file=FLAGS.spm_model_file).vocab_size()
         answer, product = _make_side(side, vocab_size)
@@ -178,7 +178,7 @@ def measure(side: str) -> dict:
 
 
 def _make_side(side: str, vocab_size: int) -> tuple[Callable, Callable[[], object]]:
-    """Returns (answer, product): a batch to numbers, and the ceiling's product."""
+    """Returns a function (batch) -> pooled output, and the matrix product for the ceiling."""
     if side.startswith("huggingface_torch"):
         return peers.huggingface_torch(vocab_size, "_compiled" in side, _dtype(side))
     if side.startswith("onnxruntime"):
@@ -202,7 +202,7 @@ def _make_side(side: str, vocab_size: int) -> tuple[Callable, Callable[[], objec
 
 
 def _seconds(function: Callable[[], object]) -> tuple[float, float]:
-    """Returns the seconds of a call, by the clock and of all processors."""
+    """Returns the duration of a call in seconds: wall time, and time of all processors."""
     began, processor = time.perf_counter(), time.process_time()
     function()
     return time.perf_counter() - began, time.process_time() - processor

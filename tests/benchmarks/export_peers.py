@@ -1,9 +1,9 @@
-"""Servers of ALBERT beside ours: what the benchmark of the export sets beside it.
+"""Other servers of ALBERT, for comparison in the benchmark `export`.
 
-Each function returns answer(input_ids) -> pooled output [batch, hidden], of int32 [batch, seq_len]
-arrays without padding, of a model of random weights and albert_base's shape; and the library's own
-product of two square matrices. A side's libraries are imported in its function: the process that
-measures one loads no other.
+Each function returns two functions. answer(input_ids), int32 [batch, seq_len] without padding,
+returns the pooled output [batch, hidden] of a random model with albert_base's shape. The other one
+multiplies two square matrices with the same library. Each function imports its own libraries, so
+that a process loads only those of the side that it measures.
 
 Raises:
   ImportError: if a side's packages are missing.
@@ -22,8 +22,8 @@ from tests.benchmarks.train_step_peers import huggingface_config
 
 
 def huggingface_torch(vocab_size: int, compiled: bool, dtype: str):
-    """AlbertModel, eager or by torch.compile, its weights in a dtype."""
-    os.environ["USE_TORCH"] = "1"  # read by transformers at its import: it leaves TensorFlow alone
+    """AlbertModel in torch, eager or compiled, with weights in a dtype."""
+    os.environ["USE_TORCH"] = "1"  # then transformers does not import TensorFlow
     import torch
     from transformers import AlbertModel
 
@@ -42,10 +42,10 @@ def huggingface_torch(vocab_size: int, compiled: bool, dtype: str):
 
 
 def onnxruntime(vocab_size: int, int8: bool):
-    """AlbertModel in onnxruntime, its graph fused by onnxruntime.transformers.
+    """AlbertModel in onnxruntime, with a graph fused by onnxruntime.transformers.
 
-    Its weights are constants of the file; the products of matrices are its own too. `int8`: weights
-    are int8, and activations are quantized as they come ("dynamic").
+    The weights are constants in the file. With `int8` the weights are int8, and activations are
+    quantized at run time ("dynamic").
     """
     os.environ["USE_TORCH"] = "1"
     import onnx
@@ -58,7 +58,7 @@ def onnxruntime(vocab_size: int, int8: bool):
         def __init__(self):
             super().__init__()
             config = huggingface_config(vocab_size)
-            config._attn_implementation = "eager"  # the form that its fusions know
+            config._attn_implementation = "eager"  # the form that onnxruntime can fuse
             self.model = AlbertModel(config).eval()
 
         def forward(self, input_ids, attention_mask):
@@ -85,7 +85,7 @@ def onnxruntime(vocab_size: int, int8: bool):
                 path,
                 quantized,
                 weight_type=QuantType.QInt8,
-                # The fused operations are not in ONNX: it does not know what they give.
+                # The fused operations are not in ONNX, so the types of their outputs are unknown.
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
             )
             path = quantized
@@ -93,8 +93,8 @@ def onnxruntime(vocab_size: int, int8: bool):
 
 
 def our_onnx(path: str):
-    """A file with the output `pooled_output` in onnxruntime: of export.onnx, for example."""
-    import onnx  # noqa: F401  # without it the file was not made
+    """Any ONNX file with the output `pooled_output` in onnxruntime, such as one of export.onnx."""
+    import onnx  # noqa: F401  # if it is missing, there is no file
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -112,7 +112,7 @@ def our_onnx(path: str):
 
 
 def our_tflite(path: str):
-    """A file of export.tflite: one sequence of its length at a time."""
+    """A file of export.tflite, which takes one sequence of a fixed length at a time."""
     import tensorflow as tf
 
     threads = len(os.sched_getaffinity(0))

@@ -1,6 +1,6 @@
-"""What the benchmarks share: the ceiling, processes of their own, peak memory, the table.
+"""Functions that the benchmarks share: ceiling, fresh processes, peak memory, tables.
 
-Imports nothing that would count in the memory of the process that measures.
+Imports no large package, because its memory would count in the measuring process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CEILING_SECONDS = 3.0
 
 
 def product_rates(product: Callable[[], object]) -> list[float]:
-    """Returns the rate of each product of two matrices of CEILING_SIZE in some seconds, GFLOP/s."""
+    """Multiplies two matrices of CEILING_SIZE for some seconds; returns each rate in GFLOP/s."""
     product()
     until = time.perf_counter() + _CEILING_SECONDS
     rates = []
@@ -33,7 +33,7 @@ def product_rates(product: Callable[[], object]) -> list[float]:
 
 
 def tensorflow_product(dtype: str = "float32") -> Callable[[], object]:
-    """Returns TensorFlow's product for `ceiling`."""
+    """Returns TensorFlow's matrix product, for product_rates."""
     import tensorflow as tf
 
     product = tf.function(tf.matmul)
@@ -42,7 +42,7 @@ def tensorflow_product(dtype: str = "float32") -> Callable[[], object]:
 
 
 def torch_product(dtype: str = "float32") -> Callable[[], object]:
-    """Returns torch's product for `ceiling`."""
+    """Returns torch's matrix product, for product_rates."""
     import torch
 
     a, b = torch.randn(2, CEILING_SIZE, CEILING_SIZE).to(getattr(torch, dtype))
@@ -50,32 +50,32 @@ def torch_product(dtype: str = "float32") -> Callable[[], object]:
 
 
 def seconds(function: Callable[[], object]) -> float:
-    """Returns how long a call takes."""
+    """Returns the wall time of a call."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
 
 
 def peak_megabytes() -> int:
-    """Returns the most that this process has had in memory so far, on Linux.
+    """Returns the peak memory of this process so far, on Linux.
 
-    What getrusage says begins with the peak of the process that started this one.
+    getrusage would include the peak of the process that started this one.
     """
     status = Path("/proc/self/status").read_text()
     return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) // 1_000_000
 
 
 def define_sides(names: Iterable[str], what: str = "What to measure.") -> None:
-    """Defines --sides, by default all."""
+    """Defines --sides; the default is all sides."""
     flags.DEFINE_list("sides", list(names), what)
     flags.register_validator("sides", set(names).issuperset, f"expected some of {', '.join(names)}")
 
 
 def measure_in_turn(module: str, rounds: int, cases: Iterable[tuple]) -> dict[tuple, list[dict]]:
-    """Prints what a benchmark measures in fresh processes; returns the lines of each case.
+    """Runs a benchmark in fresh processes; prints and returns the lines of each case.
 
-    A case is a side and flags that its process gets after those of this one. A side that cannot be
-    measured is tried once.
+    A case is a side and additional flags for its process. A side that cannot be measured is tried
+    once.
     """
     lines, missing = collections.defaultdict(list), set()
     for _, case in itertools.product(range(rounds), cases):
@@ -98,12 +98,12 @@ def measure_in_turn(module: str, rounds: int, cases: Iterable[tuple]) -> dict[tu
 
 
 def median(lines: Iterable[dict], name: str) -> float:
-    """Returns the median of one figure over the lines of several processes."""
+    """Returns the median of one value over the lines of several processes."""
     return statistics.median(line[name] for line in lines)
 
 
 def print_table(columns: dict[str, str], rows: Iterable[Iterable]) -> None:
-    """Prints a table of titles -> formats of values (".2f"; "" for words); None is no value."""
+    """Prints rows; `columns` maps titles to formats (".2f"; "" for words). None is no value."""
     formats = columns.values()
     cells = [
         ["-" if value is None else format(value, form) for value, form in zip(row, formats)]

@@ -1,19 +1,19 @@
-"""Measures the whole training step of albert_base beside others': forward, backward, clip, update.
+"""Compares the training step of albert_base with other libraries: forward, backward, clip, update.
 
-Dropout 0, on the CPU. The sides run in turn, each in a fresh process, which measures the ceiling
-too: the best rate of products of two 2048 x 2048 matrices by the side's own library, in the side's
-dtype, right before and after the steps. Prints one JSON line per process, then the medians over the
-rounds. A side whose packages are missing is left out.
+Runs on the CPU without dropout. The sides run in turn, each in a fresh process. The process also
+measures the ceiling: the best rate of its library's product of two 2048 x 2048 matrices, in the
+side's dtype, right before and after the steps. Prints one JSON line per process, then the medians
+over the rounds. Sides whose packages are missing are skipped.
 
-ours, ours_recompute: the step of pipelines.pretrain in its loop, batch from tf.data, LAMB.
-huggingface_tf: the same loop, losses and LAMB around its model.
-huggingface_torch_gathered and ..._compiled: see train_step_peers; AdamW.
-..._bfloat16: under --mixed_precision=bfloat16; of torch under its autocast. The others: float32.
+ours, ours_recompute: the step of pipelines.pretrain in its loop, with batches from tf.data and LAMB
+huggingface_tf: Hugging Face's model in the same loop, with the same losses and LAMB
+huggingface_torch_gathered and ..._compiled: see train_step_peers; with AdamW
+..._bfloat16: with --mixed_precision=bfloat16, or torch's autocast; the other sides use float32
 
-Operations are counted by pipelines.training.flops for all sides: what one computes beyond
-them (every position's logits, the last block where nothing is asked, recomputed blocks) does not
-count as work done. "whole" counts the last block whole, which all but ours compute. The ceiling is
-a best rate, a step's a median: "sgemm's" says what sgemm itself keeps of its best in the median.
+pipelines.training.flops counts the operations of all sides. Additional work of a side (logits of
+all positions, unused positions of the last block, recomputed blocks) does not count. "whole" counts
+the last block at all positions, which all sides but ours compute. The ceiling is a best rate, but
+the rate of a step is a median. Therefore "sgemm's" states the median rate of sgemm, too.
 
 Example:
   python -m tests.benchmarks.train_step --rounds=3 --steps=5
@@ -62,7 +62,7 @@ _SIDES = (
     "huggingface_tf_bfloat16",
 )
 _WARM_UP_STEPS = 2
-# Figure of a line -> title and format of its column.
+# Name of a value -> title and format of its column.
 _FIGURES = {
     "sequences_per_second": ("seq/s", ".2f"),
     "gflop_per_second": ("GFLOP/s", ".0f"),
@@ -101,7 +101,7 @@ def main(_) -> None:
 
 
 def compare(shapes: list[str], sides: list[str], rounds: int) -> None:
-    """Prints the line of every process and the table."""
+    """Prints the lines of all processes and a table."""
     options = [(f"--shapes={shape}", "--in_this_process") for shape in shapes]
     cases = [(side, *of_shape) for of_shape in options for side in sides]
     lines = measure_in_turn("tests.benchmarks.train_step", rounds, cases)
@@ -116,7 +116,7 @@ def compare(shapes: list[str], sides: list[str], rounds: int) -> None:
 
 
 def measure(side: str, shape: str, steps: int) -> dict:
-    """Returns the figures of one side in this process, or why it cannot be measured."""
+    """Measures one side in this process; returns figures, or why the side cannot be measured."""
     seq_length, batch_size, predictions = map(int, shape.split("x"))
     try:
         step, product = make_side(side, make_batch(seq_length, batch_size, predictions))
@@ -128,7 +128,7 @@ def measure(side: str, shape: str, steps: int) -> dict:
     times = [seconds(step) for _ in range(steps)]
     rates += product_rates(product)
     ceiling = max(rates)
-    # Before TensorFlow, which counts the operations, comes into the process of a torch side.
+    # Before TensorFlow is imported to count operations: it would add to the memory of a torch side.
     peak = peak_megabytes()
     libraries = ["torch" if "torch" in side else "tensorflow"]
     libraries += ["transformers"] if side.startswith("huggingface") else []
@@ -143,7 +143,7 @@ def measure(side: str, shape: str, steps: int) -> dict:
         "libraries": [f"{name} {metadata.version(name)}" for name in libraries],
         "cpus": len(os.sched_getaffinity(0)),
         "steps": steps,
-        # About ln 30000 + ln 2 = 11.0, as the sides compute the same.
+        # About ln 30000 + ln 2 = 11.0 if a side computes the right loss.
         "first_loss": round(first_loss, 3),
         "step_seconds": round(step_seconds, 4),
         "shortest_step_seconds": round(min(times), 4),
@@ -160,11 +160,11 @@ def measure(side: str, shape: str, steps: int) -> dict:
 def make_side(
     side: str, batch: dict[str, np.ndarray]
 ) -> tuple[Callable[[], float], Callable[[], object]]:
-    """Returns (step, product): a training step that returns its loss, and the ceiling's product."""
+    """Returns a training step that returns its loss, and the matrix product for the ceiling."""
     dtype = "bfloat16" if side.endswith("_bfloat16") else "float32"
     if side.startswith("huggingface_torch"):
         return peers.huggingface_torch(batch, "_compiled" in side, dtype)
-    # Here, as TensorFlow would count in the memory of a torch side.
+    # Imported here, because TensorFlow would add to the memory of a torch side.
     import tensorflow as tf
 
     from albert_tf.config import AlbertConfig
@@ -201,7 +201,7 @@ def step_of_pretraining(
 ) -> Callable[[int], dict]:
     """Returns run(steps) -> totals: the loop that pipelines.training.train_loop runs on the device.
 
-    Called in the scope of the strategy, with a model that has variables: ours, or a Peer.
+    Call it in the scope of the strategy. `model` is ours or a Peer, and has its variables.
     """
     import tensorflow as tf
 
@@ -230,7 +230,7 @@ def step_of_pretraining(
 def make_batch(
     seq_length: int, batch_size: int, predictions: int, vocab_size: int = 30_000
 ) -> dict[str, np.ndarray]:
-    """Returns examples of random pieces without padding, as model and losses take them."""
+    """Returns examples of random pieces without padding, in the format of model and losses."""
     rng = np.random.default_rng(0)
     shape = [batch_size, seq_length]
     everywhere = rng.permuted(np.tile(np.arange(seq_length), [batch_size, 1]), axis=1)
@@ -250,7 +250,7 @@ def make_batch(
 
 
 def flops_per_example(seq_length: int, predictions: int, whole_last_block: bool) -> int:
-    """Returns what pipelines.training.flops counts for albert_base."""
+    """Returns the operations that pipelines.training.flops counts for albert_base."""
     import tensorflow as tf
 
     from albert_tf.config import AlbertConfig

@@ -1,6 +1,6 @@
-"""ALBERT as others compute it: what the benchmark of the train step sets beside ours.
+"""ALBERT in other libraries, for comparison in the benchmark `train_step`.
 
-A side's libraries are imported in its functions: the process that measures one loads no other.
+Each function imports its own libraries, so that a process loads only those of its side.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tests.benchmarks.measuring import torch_product
 
 
 class Peer:
-    """A model of others, called as a training step calls ours.
+    """Another library's model with the interface that a training step expects.
 
     Attributes:
-      trainable_variables: as a Keras model has them.
+      trainable_variables: like those of a Keras model.
     """
 
     def __init__(self, forward: Callable[[dict], dict], trainable_variables: list):
@@ -26,22 +26,22 @@ class Peer:
         self.trainable_variables = trainable_variables
 
     def __call__(self, batch, dropout_seed=None, num_hidden_layers=None):
-        """Computes a batch; dropout is 0 here and the depth the model's."""
+        """Computes a batch, without dropout and at the model's full depth."""
         return self._forward(batch)
 
 
 def huggingface_tf() -> Peer:
-    """Returns TFAlbertForPreTraining, predicted positions gathered.
+    """Returns TFAlbertForPreTraining, which computes logits at the predicted positions only.
 
     Raises:
-      ImportError: if transformers is not there or has no TensorFlow models (from release 5 on).
+      ImportError: if transformers is missing or has no TensorFlow models (from release 5 on).
     """
-    os.environ["USE_TF"] = "1"  # read by transformers at its import: it leaves torch alone
+    os.environ["USE_TF"] = "1"  # then transformers does not import torch
     import tensorflow as tf
     from transformers import TFAlbertForPreTraining
 
     model = TFAlbertForPreTraining(huggingface_config())
-    model.build()  # its parts are called one by one, which would leave it without weights
+    model.build()  # calls of its parts would not create all weights
 
     def forward(batch):
         encoded = model.albert(
@@ -57,7 +57,7 @@ def huggingface_tf() -> Peer:
             "sentence_order_logits": order,
         }
 
-    # Nothing reads one of its two output biases: no gradient would come to it.
+    # The model has two output biases, and this one is not used: it would have no gradient.
     trained = [v for v in model.trainable_variables if v is not model.predictions.bias]
     return Peer(forward, trained)
 
@@ -65,20 +65,20 @@ def huggingface_tf() -> Peer:
 def huggingface_torch(
     batch: dict[str, np.ndarray], compiled: bool, dtype: str
 ) -> tuple[Callable[[], float], Callable[[], None]]:
-    """Returns (step, product): a training step of AlbertForPreTraining, the ceiling's product.
+    """Returns a training step of AlbertForPreTraining, and the matrix product for the ceiling.
 
-    Only the predicted positions meet the vocabulary. The optimizer is torch's fused AdamW after
-    clip_grad_norm_: less work than LAMB.
+    Logits are computed at the predicted positions only. The optimizer is torch's fused AdamW after
+    clip_grad_norm_, which is less work than LAMB.
 
     Args:
-      batch: arrays as our model takes them.
-      compiled: whether torch.compile makes kernels of forward and loss.
-      dtype: bfloat16: products under torch.autocast.
+      batch: arrays in the format of our model.
+      compiled: whether torch.compile compiles forward pass and loss.
+      dtype: bfloat16 computes products under torch.autocast.
 
     Raises:
       ImportError: if torch, transformers or the compiler is missing.
     """
-    os.environ["USE_TORCH"] = "1"  # read by transformers at its import: it leaves TensorFlow alone
+    os.environ["USE_TORCH"] = "1"  # then transformers does not import TensorFlow
     import torch
     from transformers import AlbertForPreTraining
 
@@ -119,7 +119,7 @@ def huggingface_torch(
 
 
 def huggingface_config(vocab_size: int = 30_000):
-    """Returns the config that Hugging Face publishes for albert-base-v2; the rest is default."""
+    """Returns the config that Hugging Face publishes for albert-base-v2; others are defaults."""
     import transformers
 
     return transformers.AlbertConfig(

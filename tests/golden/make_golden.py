@@ -1,12 +1,12 @@
-"""Makes the small fixtures beside it from the reference's own numbers.
+"""Writes the small fixtures of this directory from numbers that the reference computed.
 
   python -m tests.golden.make_golden ../shared/golden
 
-Each CASE.npz holds a random model (TF1 names), a batch, and of every output and gradient that the
-reference implementation computed from them a summary: the largest element, the norm, a projection
-onto fixed numbers and up to 64 elements. optimizer_steps.npz holds such summaries of the weights
-and slots after the steps of the reference's optimizers, and the description of each run.
-learning_rates.json holds learning rates of the reference's schedule.
+Each CASE.npz contains a random model (TF1 names), a batch and a summary of every output and
+gradient that the reference implementation computed from them. A summary is the largest element, the
+norm, a projection onto fixed numbers and up to 64 elements. optimizer_steps.npz contains such
+summaries of weights and slots after steps of the reference's optimizers, and a description of each
+run. learning_rates.json contains learning rates of the reference's schedule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 DIRECTORY = Path(__file__).resolve().parent
 CASES = ("forward", "forward_noproj", "tiny_gelu")
-# Run of an optimizer -> the case whose model and batch it trains.
+# Optimizer run -> the case with the model and batch that it trains on.
 RUNS = {
     "lamb_const": "forward",
     "lamb_sched": "forward",
@@ -50,17 +50,17 @@ _OUTPUTS = {
 
 @dataclasses.dataclass
 class Case:
-    """A model, a batch, and what the reference makes of them: arrays, or their summaries."""
+    """A model, a batch, and the reference's results for them: arrays, or summaries of arrays."""
 
     config: dict
     weights: dict[str, np.ndarray]  # TF1 name -> float32
-    batch: dict[str, np.ndarray]  # as AlbertForPreTraining and the losses take it
+    batch: dict[str, np.ndarray]  # in the format of AlbertForPreTraining and the losses
     outputs: dict[str, np.ndarray]
-    gradients: dict[str, np.ndarray]  # TF1 name -> of the total loss, unclipped, no dropout
+    gradients: dict[str, np.ndarray]  # TF1 name -> gradient of the total loss, no clip, no dropout
 
 
 def summary(array: np.ndarray) -> np.ndarray:
-    """Returns float64 [67]: largest element, norm, projection, elements at even distances."""
+    """Returns float64 [67]: largest element, norm, projection, equally spaced elements."""
     flat = np.asarray(array, np.float64).ravel()
     samples = np.zeros(64)
     chosen = flat[:: -(-flat.size // 64)]
@@ -70,13 +70,13 @@ def summary(array: np.ndarray) -> np.ndarray:
 
 
 def _under(values: Mapping, prefix: str = "") -> dict[str, np.ndarray]:
-    """Returns the arrays whose names begin with a prefix, by the rest; `|` stands for `/` there."""
+    """Selects the arrays whose names begin with a prefix; removes it and replaces `|` by `/`."""
     names = [name for name in values if name.startswith(prefix)]
     return {name[len(prefix) :].replace("|", "/"): values[name] for name in names}
 
 
 def read_reference(golden: Path, name: str) -> Case:
-    """Reads a case with whole arrays from the reference's numbers."""
+    """Reads a case, with whole arrays, from the reference's files."""
     if name == "tiny_gelu":
         directory = golden / name
         config = json.loads((directory / "albert_config.json").read_text())
@@ -100,7 +100,7 @@ def read_reference(golden: Path, name: str) -> Case:
 
 
 def write_fixture(case: Case, path: Path) -> None:
-    """Writes a case with summaries for outputs and gradients."""
+    """Writes a case with summaries of outputs and gradients."""
     results = {
         **{f"outputs/{key}": summary(array) for key, array in case.outputs.items()},
         **{f"gradients/{key}": summary(array) for key, array in case.gradients.items()},
@@ -120,7 +120,7 @@ def write_fixture(case: Case, path: Path) -> None:
 
 
 def read_fixture(name: str) -> Case:
-    """Reads what write_fixture wrote: outputs and gradients are summaries."""
+    """Reads a file of write_fixture; outputs and gradients are summaries."""
     arrays = np.load(DIRECTORY / f"{name}.npz")
     description = json.loads(str(arrays["description"]))
     weights, start = {}, 0
@@ -134,11 +134,11 @@ def read_fixture(name: str) -> Case:
 
 
 def read_run(golden: Path, run: str) -> tuple[dict, dict[int, dict[str, np.ndarray]]]:
-    """Reads a run of an optimizer from the reference's numbers.
+    """Reads a run of an optimizer from the reference's files.
 
     Returns:
       The reference's description of the run: optimizer, learning rates, clipping, losses.
-      Step -> TF1 name, for slots with /adam_m or /adam_v behind it -> whole array.
+      {step: {TF1 name: whole array}}; names of slots end in /adam_m or /adam_v.
     """
     directory = golden / "tiny_gelu"
     if RUNS[run] == "tiny_gelu":
@@ -152,7 +152,7 @@ def read_run(golden: Path, run: str) -> tuple[dict, dict[int, dict[str, np.ndarr
 
 
 def write_steps(golden: Path) -> None:
-    """Writes descriptions of all runs, and the summaries of their arrays."""
+    """Writes descriptions of all runs and summaries of their arrays."""
     contents, descriptions = {}, {}
     for run in RUNS:
         described, found = read_run(golden, run)
@@ -165,7 +165,7 @@ def write_steps(golden: Path) -> None:
 
 
 def read_run_fixture(run: str) -> tuple[dict, dict[int, dict[str, np.ndarray]]]:
-    """Reads what write_steps wrote: as read_run, but each array is its summary."""
+    """Reads a run from the file of write_steps, like read_run but with summaries for arrays."""
     with np.load(STEPS) as arrays:
         description = json.loads(str(arrays["descriptions"]))[run]
         summaries = arrays[run]
@@ -177,9 +177,9 @@ def read_run_fixture(run: str) -> tuple[dict, dict[int, dict[str, np.ndarray]]]:
 
 
 def read_learning_rates(golden: Path) -> list[dict]:
-    """Reads schedules, with pairs of step and rate, of those kinds that exist here too.
+    """Reads those schedules, with pairs of step and rate, that this project implements too.
 
-    With a start_warmup_step the reference's rate is negative: no schedule here has one.
+    It has no start_warmup_step, with which the reference's rate is negative.
     """
     cases = json.loads((golden / "lr_schedule.json").read_text())
     return [case for case in cases if case["start_warmup_step"] == 0]

@@ -118,5 +118,5 @@ def test_a_plateau_of_frequencies_is_reported_once(capsys):
     evaluate, told = make_evaluation(lambda _: found, {}), []
     for _ in range(6):
         evaluate()
-        told.append("7.0%; always the most frequent piece has 6.0%" in capsys.readouterr().out)
+        told.append("7.0%; the most frequent piece alone gives 6.0%" in capsys.readouterr().out)
     assert told == [False, False, True, False, False, False]

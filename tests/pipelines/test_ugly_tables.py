@@ -257,7 +257,7 @@ for case, content in JOINED.items():
     last = content[: content.rindex('"')].count("\n") + 1
     CSV[case] = content, rf":2: a quotation mark here is closed in line {last} only"
 for missing in ("nan", "NaN", "#N/A", "<NA>"):
-    message = f"'{missing}' spells that there is no label"
+    message = f"'{missing}' looks like a missing label"
     CSV[missing] = (ONE + f"a,pos\nb,{missing}\nc,neg\n", message)
 for mark in "\u200b\ufeff\xad\x07":
     CSV[f"a label with U+{ord(mark):04X}"] = (

@@ -1,4 +1,4 @@
-"""Splits a dev set off the training file; the order of the rows has no effect."""
+"""Splits a dev set or folds off the training rows; the order of the rows has no effect."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ DIVISION = 2
 
 
 def comparable(text: str) -> str:
-    """Returns a normal form that is equal for texts that a model may not tell apart.
+    """Normalises a text, so that texts which a model may not distinguish become equal.
 
-    It ignores case, accents, white space and Unicode's compatible forms. The vocabulary is not
+    Case, accents, white space and Unicode's compatibility forms are ignored. The vocabulary is not
     used, so that all models get the same division.
     """
     if not text.isascii():
         plain = unicodedata.normalize("NFKD", text)
         text = "".join(mark for mark in plain if unicodedata.category(mark) != "Mn")
-    # NUL divides the texts of a pair.
+    # NUL separates the texts of a pair.
     return "\0".join(" ".join(part.split()) for part in text.casefold().split("\0"))
 
 
@@ -31,10 +31,10 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
     """Divides examples into train and dev, by their texts and classes alone.
 
     Examples of one comparable `group` stay on the same side. Each set of classes (`classes`)
-    contributes its share to dev, up to rounding. Groups are taken in the order of a hash of their
-    text, so the order of the rows has no effect, and an added row moves few other rows. A group
-    with more rows of a class than dev still needs stays in train. Both results keep the order of
-    the examples; an empty result is refused.
+    contributes its share to dev, up to rounding. Groups are assigned in the order of a hash of
+    their text, so the order of the rows has no effect, and an added row moves few other rows. A
+    group with more rows of a class than dev still needs joins dev only if this brings dev nearer to
+    its quotas. Both results keep the order of the examples; an empty result is refused.
     """
     classes = [example.classes for example in examples]
     groups: dict[str, list[int]] = {}
@@ -51,7 +51,7 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
         else:
             larger.append((groups[group], of_group))
     for places, of_group in sorted(larger, key=lambda item: len(item[0])):
-        # Accept too many rows of a class if that is nearer to the quotas than too few.
+        # Accept too many rows of a class if this is nearer to the quotas than too few.
         if sum(abs(missing[name] - n) - abs(missing[name]) for name, n in of_group.items()) < 0:
             missing.subtract(of_group)
             dev_places.update(places)
@@ -69,8 +69,9 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
 def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
     """Divides examples by their texts and classes alone; returns the fold of each, from 1.
 
-    Examples of one comparable `group` share a fold. Groups are taken by size, then by the hash of
-    their text. Each joins the fold with the fewest rows of its classes, or else the fewest rows.
+    Examples of one comparable `group` share a fold. Groups are assigned from the largest to the
+    smallest, and in the order of a hash if they are equally large. A group joins the fold with the
+    fewest rows of the group's classes. If several folds are equal, it joins the smallest.
     """
     groups: dict[str, list[int]] = {}
     for place, example in enumerate(examples):
@@ -98,8 +99,8 @@ def split_off_fold(examples: list, numbers: list[int], fold: int) -> tuple[list,
 def _quotas(totals: Counter, fraction: float) -> Counter:
     """Returns how many rows of each set of classes dev should have.
 
-    Only the sum is rounded: at a fraction of 0.1, 100 of 1,000 sets of labels with one row each get
-    a row in dev. A single label keeps a row in train.
+    Rounding errors do not add up: at a fraction of 0.1, of 1,000 sets of classes with one row each
+    100 get a row in dev. A set of one class keeps a row in train.
     """
     quotas, before, end = Counter(), 0, 0
     for name in sorted(totals, key=lambda name: _digest(repr(name))):

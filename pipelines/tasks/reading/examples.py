@@ -11,7 +11,7 @@ class AnyExample(abc.ABC):
     """A row of a task's data: a frozen dataclass with a unique `repr`.
 
     Attributes:
-      id: its name in the file, or the number of its row, from 0.
+      id: its id in the file, or the number of its row, from 0.
       label: the right answer; None: not known.
     """
 
@@ -26,19 +26,16 @@ class AnyExample(abc.ABC):
     @property
     @abc.abstractmethod
     def group(self) -> str:
-        """A text. Examples with the same text are all in train, or all in dev.
-
-        Texts are compared after dev_split.comparable.
-        """
+        """A text. Examples with equal texts (see dev_split.comparable) share train or dev."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The labels of an answered example; train and dev get equal shares of each label."""
+        """The labels of an answered example; each label has the same share of train and dev."""
         return ()
 
     @abc.abstractmethod
     def inputs(self) -> dict[str, str | Sequence[str]]:
-        """Returns its texts by their names in the signatures of exports."""
+        """Returns {name in the signatures of exports: text or texts}."""
 
     def texts(self) -> Iterator[str]:
         """Yields its texts."""

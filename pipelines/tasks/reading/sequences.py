@@ -1,4 +1,4 @@
-"""The model's inputs: texts in blocks, their pieces, and packed sequences without padding."""
+"""Makes the model's inputs: tokenizes texts in blocks and packs sequences without padding."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from albert_tf.text.limits import chars_of_sequence
 from albert_tf.text.packing import FEATURES, Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 
-# Most characters of a block of several texts: each takes some 200 bytes while it is tokenized.
+# Maximum number of characters in a block of several texts; each takes some 200 bytes in tokenizing.
 _BLOCK_CHARS = 1_000_000
 
 
@@ -25,11 +25,12 @@ class Sequences:
     Attributes:
       pieces: int32 [all pieces], one sequence after the other.
       row_splits: int64 [sequences + 1]: sequence i is pieces[row_splits[i]:row_splits[i + 1]].
-      first_lengths: int32 [sequences]: its pieces of type 0, [CLS] and the first [SEP] among them.
+      first_lengths: int32 [sequences]: number of pieces of type 0: [CLS], first text and [SEP].
       labels: name -> array [sequences / sequences_per_example]; only for training.
       sequences_per_example: sequences that are scored together, such as the choices of a question.
-      full_lengths: int32 [sequences]: what they were before truncation, [CLS] and [SEP] included.
-      lost_answers: examples whose answer is in no sequence as a whole; their label is "no answer".
+      full_lengths: int32 [sequences]: lengths before truncation, [CLS] and [SEP] included.
+      lost_answers: number of examples whose label is "no answer" because no sequence has the whole
+        answer.
     """
 
     pieces: np.ndarray
@@ -51,8 +52,8 @@ class Sequences:
     def unknown_shares(self, owners: Sequence[int], tokenizer: AlbertTokenizer) -> np.ndarray:
         """Returns AlbertTokenizer.unknown_shares per example, float32, over all its sequences.
 
-        A piece counts once for each choice or window that shows it. For `owners` see Task.owners;
-        every example has a sequence.
+        A piece counts once for each choice or window that contains it. For `owners` see
+        Task.owners; every example must have a sequence.
         """
         firsts = np.flatnonzero(np.diff(owners, prepend=-1))
         places = np.append(firsts, len(owners)) * self.sequences_per_example
@@ -60,14 +61,14 @@ class Sequences:
 
 
 class Encoder(Packer):
-    """Packs texts, and tokenizes those that may be truncated; see Packer for the arguments."""
+    """Packs texts, and tokenizes texts of any length; see Packer for the arguments."""
 
     def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int):
         super().__init__(tokenizer, max_seq_length)
         self.tokenizer = tokenizer
 
     def tokenize(self, texts: Sequence[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
-        """Returns the pieces of texts, as many as fit into a sequence, and the full lengths.
+        """Tokenizes at least the part of each text that fits into a sequence; returns full lengths.
 
         If a text was not read to its end, its full length is an estimate above the returned length.
 
@@ -83,8 +84,8 @@ class Encoder(Packer):
         return pieces, np.where(written > chars, estimates, counts)
 
 
-# The packed sequences of a block of examples; their lengths before truncation, None: not truncated;
-# the features of Task.pack.
+# For a block of examples: the packed sequences; their lengths before truncation, or None if nothing
+# was truncated; the features of Task.pack.
 Packed = tuple[dict[str, tf.Tensor], "np.ndarray | None", list]
 
 
@@ -106,10 +107,10 @@ def in_blocks(
 def pack_in_blocks(
     examples: Sequence, block_size: int, pack: Callable[[Sequence, int], Packed]
 ) -> tuple[Sequences, list]:
-    """Returns the sequences of all examples without padding and labels, and the features.
+    """Packs all examples; returns sequences without padding and labels, and the features.
 
-    Fine-tuning, `predict` and exports make sequences by the same code, albert_tf.text. This takes
-    1.0 to 1.5 times as long as the Python tokenizer (tests/benchmarks/README.md, finetune).
+    Fine-tuning, `predict` and exports pack texts with the same code, albert_tf.text. It takes 1.0
+    to 1.5 times as long as the Python tokenizer (tests/benchmarks/README.md, finetune).
     """
     blocks, features, first = [[np.zeros(0, np.int32)] * 4], [], 0
     with on_host():

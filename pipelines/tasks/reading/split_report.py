@@ -15,6 +15,7 @@ from .dev_split import comparable
 from .examples import AnyExample
 from .sequences import Sequences
 
+# Shares above which a warning is printed.
 _MOST_TRUNCATED = 0.10
 _MOST_UNKNOWN = 0.05
 _MOST_OVERLAPPING = 0.10
@@ -32,7 +33,7 @@ def shortened(label: str, length: int = 40) -> str:
 
 
 def describe_labels(labels: Sequence[str], counts: Mapping[str, int]) -> str:
-    """Returns all labels of a model with their counts, the most frequent first of many."""
+    """Lists the labels of a model with their counts; only the most frequent if there are many."""
     total = sum(counts.values())
     shown = list(labels)
     if len(shown) > _LABELS_SHOWN:
@@ -48,7 +49,7 @@ def describe_labels(labels: Sequence[str], counts: Mapping[str, int]) -> str:
 
 
 def warn_of_rows(num_empty: int, names: Sequence[str]) -> list[str]:
-    """Returns warnings, for Task.summarise, of rows without text, and of ids that repeat."""
+    """Returns warnings about rows without text and repeated ids, for Task.summarise."""
     warnings = [f"warning: {num_empty:,} rows without text"] if num_empty else []
     counts = Counter(names)
     name, count = counts.most_common(1)[0]
@@ -59,12 +60,12 @@ def warn_of_rows(num_empty: int, names: Sequence[str]) -> list[str]:
 
 
 def num_line_ends(texts: Iterable[str]) -> int:
-    """Returns the number of texts with a line end: many, if a quotation mark joins rows."""
+    """Counts texts with a line end. A high number suggests that a quotation mark joined rows."""
     return sum("\n" in text for text in texts)
 
 
 def describe_texts(examples: Sequence) -> list[str]:
-    """Returns notes and warnings, for Task.summarise, on examples with id, text and text_pair."""
+    """Returns notes and warnings about examples with id, text and text_pair, for Task.summarise."""
     cells = num_line_ends(text for e in examples for text in (e.text, e.text_pair or ""))
     empty = sum(not example.text.strip() for example in examples)
     return [
@@ -74,17 +75,17 @@ def describe_texts(examples: Sequence) -> list[str]:
 
 
 def warn_of_rounding(numbers: np.ndarray) -> list[str]:
-    """Returns a warning if the loss's float32 rounds the numbers, float64 [n], visibly."""
+    """Returns a warning if float32 in the loss rounds the target numbers, float64 [n], too much."""
     lost, between = np.abs(numbers - numbers.astype(np.float32)).max(), np.ptp(numbers)
     if not lost > _MOST_ROUNDED * between > 0:
         return []
     return [
-        f"warning: float32, in which the loss computes, changes numbers by up to {lost:.3g}, of "
-        f"{between:.3g} between them: subtract their mean, say"
+        f"warning: the loss uses float32, which changes numbers by up to {lost:.3g}, but their "
+        f"range is only {between:.3g}: subtract their mean"
     ]
 
 
-# Tags, in any case, that files have in place of O.
+# Casefolded tags that some files have in place of O.
 _OUTSIDE = ("o", "none", "other", "outside")
 
 
@@ -124,7 +125,7 @@ def warn_of_overlap(
 
 
 def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample]) -> list[str]:
-    """Returns warnings of labels that are rare in dev, or whose shares of train and dev differ."""
+    """Returns warnings about labels that are rare in dev, or more frequent in train or in dev."""
     sizes = len(of_train), len(of_dev)
     train, dev = (Counter(c for e in found for c in e.classes) for found in (of_train, of_dev))
     labels = {*train, *dev}
@@ -147,8 +148,8 @@ def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample])
         )
     if odd:
         warnings.append(
-            f"warning: shares of labels differ by more than chance: {_some(odd)}; dev figures do "
-            "not predict results on data like train"
+            f"warning: train and dev differ in shares of labels by more than chance: {_some(odd)}; "
+            "dev figures do not predict results on data like train"
         )
     return warnings
 
@@ -163,9 +164,9 @@ def _some(found: Mapping[str, object]) -> str:
 def describe_unknown_characters(
     examples: Sequence[AnyExample], tokenizer: AlbertTokenizer, sequences: Sequences
 ) -> list[str]:
-    """Returns a line that names the most frequent characters that are <unk>, with their counts.
+    """Returns a line with the most frequent unknown characters and their counts.
 
-    Returns no line if the sequences have no <unk>. The whole texts count, truncated or not.
+    There is no line if the sequences have no <unk>. Characters beyond a truncation are counted too.
     """
     if tokenizer.unk_id not in sequences.pieces:
         return []
@@ -198,7 +199,7 @@ def describe_split(
 ) -> list[str]:
     """Returns lines of the plan: rows, pieces, truncated and unknown shares, the task's notes.
 
-    `notes` come from Task.summarise. `longest` is the model's greatest --max_seq_length.
+    `notes` come from Task.summarise. `longest` is the largest possible --max_seq_length.
     """
     lengths = np.diff(sequences.row_splits)
     full = lengths if sequences.full_lengths is None else sequences.full_lengths

@@ -15,8 +15,9 @@ from .rows import first_character, parse_json, read_text
 class Question(AnyExample):
     """A question about a text, `context`.
 
-    `answers` are (text of the answer, its first character in the context): several in dev, empty if
-    there is no answer or it is not known. `is_impossible`: the text has no answer (SQuAD 2.0).
+    `answers` are pairs: text of an answer, index of its first character in the context. Dev
+    questions have several. `answers` is empty if there is no answer or it is not known.
+    `is_impossible`: the text does not answer the question (SQuAD 2.0).
     """
 
     id: str
@@ -32,7 +33,7 @@ class Question(AnyExample):
 
     @property
     def group(self) -> str:
-        """Returns the context, whose questions stay together."""
+        """Returns the context; its questions stay together, in train or in dev."""
         return self.context
 
     def inputs(self) -> dict[str, str]:
@@ -41,12 +42,12 @@ class Question(AnyExample):
 
 
 def is_squad_file(path: str) -> bool:
-    """Returns whether a file is SQuAD's JSON, not a table, by its name and first bracket."""
+    """Returns whether a file is SQuAD's JSON and no table, from its name and first character."""
     return ending(path) == ".json" and first_character(path) == "{"
 
 
 def read_questions(path: str) -> list[Question]:
-    """Returns the questions of a file, which may be compressed, in its order."""
+    """Returns the questions of a file, which may be compressed, in the file's order."""
     content = parse_json(read_text(path), path, "is it a whole file of SQuAD's?")
     questions: dict[str, Question] = {}
     for a, article in enumerate(_get(path, content, "data", list), start=1):
@@ -92,7 +93,7 @@ def _get(where: str, owner: object, name: str, kind: type):
     if kind is str and not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
         raise UserError(
             f"{where}: {name!r} holds one half of a surrogate pair, which is no character: "
-            "mend the \\u escapes"
+            "correct the \\u escapes"
         )
     return value
 
@@ -109,8 +110,8 @@ def check_answers(
         if question.is_impossible:
             if not may_be_impossible:
                 raise UserError(
-                    f"{where} is_impossible, which is SQuAD 2.0's: take that task, or leave such "
-                    "questions out"
+                    f"{where} is_impossible, which only SQuAD 2.0 allows: use --task=squad_v2, or "
+                    "remove such questions"
                 )
             if question.answers:
                 raise UserError(
@@ -126,5 +127,5 @@ def check_answers(
         if for_training and (not text.strip() or found != text):
             raise UserError(
                 f"{where}: its answer {text[:40]!r} is not at answer_start {start}, where its "
-                f"context has {found[:40]!r}: correct it or leave the question out"
+                f"context has {found[:40]!r}: correct it or remove the question"
             )

@@ -1,4 +1,4 @@
-"""Tokenized paragraphs, and what a window shows; albert_tf/text/windows.py cuts the windows."""
+"""Tokenized paragraphs and their windows, which albert_tf/text/windows.py cuts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from albert_tf.text.in_graph import on_host
 from albert_tf.text.tokenization import AlbertTokenizer
 from .sequences import in_blocks
 
-# Texts aligned at a time, at most.
+# Maximum number of texts that are aligned at a time.
 _BLOCK_TEXTS = 256
 
 
@@ -24,7 +24,7 @@ class Paragraph:
       pieces: int32 [pieces]: their ids.
       starts: int32 [pieces]: the first character of each piece in the original text. The space
         before a word belongs to the word's first piece.
-      ends: int32 [pieces]: the last character. Pieces may share a character (½ is `1`, `⁄`, `2`).
+      ends: int32 [pieces]: the last character. Several pieces may share one: ½ is `1`, `⁄`, `2`.
     """
 
     pieces: np.ndarray
@@ -47,8 +47,8 @@ class Window:
       paragraph: the whole paragraph.
       first, last: the window shows paragraph.pieces[first:last].
       offset: position of the window's first piece in the sequence.
-      is_max_context: bool [last - first]: whether this window shows more context on both sides of
-        the piece than other windows. True in exactly one window per piece.
+      is_max_context: bool [last - first]: whether no other window has more context on both sides of
+        the piece. True in exactly one window per piece.
     """
 
     example: int
@@ -59,7 +59,7 @@ class Window:
     is_max_context: np.ndarray
 
     def find(self, text: str, start: int) -> tuple[int, int, int]:
-        """Returns the positions of an answer's first and last piece, and 0; or (0, 0, 1)."""
+        """Returns an answer's first and last position and 0; (0, 0, 1) if a part is not shown."""
         first, last = self.paragraph.find(text, start)
         if self.first <= first and last < self.last:
             return first - self.first + self.offset, last - self.first + self.offset, 0
@@ -76,6 +76,7 @@ def read_paragraphs(texts: Sequence[str], tokenizer: AlbertTokenizer) -> list[Pa
         columns = (aligned.pieces.flat_values, aligned.starts, aligned.limits)
         columns = [np.split(column.numpy(), ends) for column in columns]
         for text, pieces, starts, limits in zip(block, *columns):
+            # Byte offsets become character offsets: 0b10... is no first byte of a character.
             is_first_byte = (np.frombuffer(text.encode(), np.uint8) & 0xC0) != 0x80
             chars_before = np.cumsum([False, *is_first_byte], dtype=np.int32)
             paragraphs.append(Paragraph(pieces, chars_before[starts], chars_before[limits] - 1))

@@ -21,7 +21,7 @@ _BOUNDARY = "-DOCSTART-"  # CoNLL-2003's line between documents
 
 @dataclasses.dataclass(frozen=True)
 class TokenExample(AnyExample):
-    """A text in words, none empty, with one tag per word; None: not known.
+    """A text as words, none of them empty, with one tag per word (None: not known).
 
     Attributes:
       text: the raw text, if the words come from raw text.
@@ -43,7 +43,7 @@ class TokenExample(AnyExample):
 
     @property
     def group(self) -> str:
-        """Returns the text: its copies stay together."""
+        """Returns the text; its copies stay together, in train or in dev."""
         return " ".join(self.words)
 
     def inputs(self) -> dict[str, Sequence[str]]:
@@ -53,11 +53,12 @@ class TokenExample(AnyExample):
 
 # The default columns or fields of words and tags.
 #
-# JSON lines (.jsonl, .json): `text` names a list of words and `label` the list of their tags; or
-# `text` names a text and `label` a list of spans, {"start", "end", "label"} or [start, end, label],
-# in characters. Other files have CoNLL's columns: one word per line, a blank line between texts.
-# There `text` and `label` are numbers from 0, or negative from the end; the defaults mean the first
-# and the last column (.conllu: 1 and 3). `id` is for JSON lines only.
+# In JSON lines (.jsonl, .json) there are two layouts. Either `text` names a list of words and
+# `label` a list of their tags, or `text` names a text and `label` a list of spans in characters:
+# {"start", "end", "label"} or [start, end, label]. Other files have CoNLL's columns: one word per
+# line, a blank line between texts. There `text` and `label` are numbers of columns, from 0 or
+# negative from the end; the defaults mean the first and the last column (.conllu: 1 and 3). `id` is
+# for JSON lines only.
 FIELDS = {"text": "text", "label": "label", "id": None}
 
 
@@ -66,7 +67,7 @@ def iterate_examples(
 ) -> Iterator[TokenExample]:
     """Yields the texts of a file one by one, numbered from `first` on; refuses an empty file.
 
-    The file is JSON, .conllu, or has CoNLL's columns and any other ending; also compressed.
+    The ending selects JSON or .conllu; others mean CoNLL's columns. Files may be compressed.
     """
     if ending(path) == ".csv":
         raise UserError(
@@ -211,8 +212,8 @@ def _as_span(span: object, text: str, column: str, where: str) -> tuple[int, int
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
         raise UserError(
             f"{where}: {column!r} holds {str(span)[:60]}, expected "
-            '{"start": 0, "end": 5, "label": "person"}, characters of a text of '
-            f"{len(text)}, the end behind the last"
+            '{"start": 0, "end": 5, "label": "person"}, in characters (the text has '
+            f"{len(text)}), with `end` after the last one"
         )
     marked = text[start:end]
     if not marked.strip():
