@@ -104,7 +104,7 @@ def test_hosts_and_replicas_share_the_global_batch(four_epochs, record_dir, toke
         np.testing.assert_equal(take(found, 16), expected)
 
 
-@pytest.mark.parametrize("masks, others", [(1.0, 0.0), (0.0, 1.0)])
+@pytest.mark.parametrize(("masks", "others"), [(1.0, 0.0), (0.0, 1.0)])
 def test_rates_of_replacements_reach_the_examples(record_dir, tokenizer, masks, others):
     options = dataclasses.replace(OPTIONS, mask_token_rate=masks, random_token_rate=others)
     dataset = pretraining_dataset(read_sources(record_dir), options, tokenizer, GLOBAL_BATCH)
