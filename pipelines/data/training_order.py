@@ -114,8 +114,8 @@ def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.dat
     num_groups = tf.gather(powers, tf.searchsorted(powers, needed))
     ends = tf.cumsum(num_groups)
     # Each shard begins with a random part. Otherwise the few parts of a small shard would always be
-    # in the last group. The other parts follow in cyclic order, so places in an epoch are not
-    # equally likely for all records.
+    # in the last group. The other parts follow in cyclic order, so a record is not equally likely
+    # at all places of an epoch.
     shifts = _random_int64([num_shards], _stream(seed, epoch, _SHIFTS))
 
     def slices_of(number):

@@ -11,7 +11,7 @@ import sentencepiece
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
 _CURLY_QUOTES = set("“”‘’")
-# A hint names a script with at least this number and share of letters, if most are unknown.
+# A hint names each script with mostly unknown letters that has this number and share of letters.
 _MIN_LETTERS = 10
 _MIN_SHARE = 1e-4
 _REMEDY = "raise --character_coverage or pass --byte_fallback"

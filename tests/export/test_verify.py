@@ -92,7 +92,7 @@ def test_what_counts_as_equal():
         *({name: np.int32([4])} for name in ("n", "another")),
         pieces(b"x", b"b", b"c", b"d"),
     ):
-        with pytest.raises(RuntimeError, match="s answers"):
+        with pytest.raises(RuntimeError, match="s returns"):
             verify._difference(("s", {}), expected, {**expected, **change})
 
 
