@@ -23,6 +23,8 @@ from albert_tf.models import (
 
 # The answer of a classifier whose best label is less probable than min_probability.
 UNSURE = "unsure"
+# Activations of a kind that answers numbers -> an output for each of the dense layer's.
+NUMBERS = {"linear": ("value",), "span": ("start_logits", "end_logits")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +46,8 @@ class Kind:
         one class; "" for other kinds.
       has_labels: whether task.json has `labels`, a name for each output.
       defaults: labels -> default task.json of a Hugging Face model; None if it needs its own.
-      activation: "softmax", "sigmoid" or "linear" (one output): activation of the dense layer, for
-        kinds that answer each sequence separately; "" for other kinds. See `answers`.
+      activation: of the dense layer's output: "softmax", "sigmoid", "linear" (one number) or "span"
+        (two numbers: the first and the last piece of an answer). See `answers`.
     """
 
     name: str
@@ -60,12 +62,15 @@ class Kind:
     problem_type: str = ""
     has_labels: bool = False
     defaults: Callable[[Sequence[str]], dict[str, Any]] | None = lambda _: {}
-    activation: str = ""
+    activation: str = "softmax"
 
     def answers(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Maps the dense layer's logits [b, width] to `value` [b] or `probabilities` [b, width]."""
-        if self.activation == "linear":
-            return {"value": logits[:, 0]}
+        """Maps the dense layer's logits, [b, width] or [b, L, width], to outputs by name.
+
+        "span" gives logits of padding, too, which an application must ignore.
+        """
+        if self.activation in NUMBERS:
+            return {name: logits[..., i] for i, name in enumerate(NUMBERS[self.activation])}
         activation = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid}[self.activation]
         return {"probabilities": activation(logits)}
 
@@ -96,7 +101,6 @@ _CLASSIFIER = Kind(
     pipeline="text-classification",
     problem_type="single_label_classification",
     has_labels=True,
-    activation="softmax",
 )
 
 KINDS = {
@@ -134,6 +138,7 @@ KINDS = {
             torch_head="classifier",
             pipeline="multiple-choice",
             defaults=None,
+            activation="linear",
         ),
         Kind(
             name="token_classifier",
@@ -159,6 +164,7 @@ KINDS = {
             pipeline="question-answering",
             our_head="span/output",
             has_pooler=False,
+            activation="span",
             defaults=lambda _: {
                 "may_be_impossible": False,
                 "has_answerability_head": False,

@@ -1,7 +1,8 @@
 """Code of the TFLite and ONNX exports: one graph computes the answers of a kind from piece ids.
 
-Some kinds divide texts of any length into parts, which one graph cannot do. Of these kinds only the
-encoder is exported.
+The graph computes logits or probabilities of one sequence. The application divides long texts into
+windows, and finds spans, entities and choices. If a model searches spans by beams, only its encoder
+is exported.
 
 The vocabulary and a .json with the application's settings are written beside OUTPUT: base.onnx gets
 base.json, and base.spiece.model or, for WordPiece, base.vocab.txt.
@@ -21,12 +22,11 @@ from absl import flags
 from albert_tf.encoder import cls_only_positions
 from albert_tf.kinds import KINDS
 from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import FEATURES, model_inputs
-from .kinds import ENCODER
+from .kinds import ENCODER, MODULES, PRETRAINING
 from .loading import load_module, open_checkpoint
 from .modules.serving_module import ServedCheckpoint, ServingModule
-
-_KINDS = (ENCODER, *(name for name, kind in KINDS.items() if kind.activation))
 
 
 def define_flags(ending: str, quantized: str) -> None:
@@ -36,14 +36,20 @@ def define_flags(ending: str, quantized: str) -> None:
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
     flags.DEFINE_string("output", None, f"The {ending} file.", required=True)
-    flags.DEFINE_enum("kind", None, _KINDS, "Default: the fine-tuned model's kind, or encoder.")
+    flags.DEFINE_enum("kind", None, MODULES, "Default: the fine-tuned model's kind, or encoder.")
     flags.DEFINE_bool("quantize", False, f"Store {quantized}.")
 
 
 def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -> ServingModule:
-    """Returns the module of a checkpoint, or of its encoder if one graph cannot compute answers."""
+    """Returns the module of a checkpoint; without `kind`, a pre-trained model gives its encoder."""
     served = open_checkpoint(checkpoint, kind, max_seq_length)
-    if served.kind not in _KINDS:
+    has_beams = served.task.get("has_answerability_head")
+    if kind and has_beams:
+        raise UserError(
+            f"--kind={kind}: {checkpoint!r} searches for spans by beams, which no single graph of "
+            f"this program does: take --kind={ENCODER}"
+        )
+    if has_beams or (kind is None and served.kind == PRETRAINING):
         served = dataclasses.replace(served, kind=ENCODER, task={})
     return load_module(served)
 
@@ -54,9 +60,16 @@ def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.
     if module.served.kind == ENCODER:
         encoded = module.encoder(inputs)
         return {name: encoded[name] for name in ("sequence_output", "pooled_output")}
-    encoded = module.encoder(inputs, positions=cls_only_positions(inputs["input_word_ids"]))
-    logits = module.model.classifier(encoded["pooled_output"])
-    return KINDS[module.served.kind].answers(logits)
+    if module.served.kind == PRETRAINING:
+        logits = module.model(inputs)
+        order = tf.nn.log_softmax(logits["sentence_order_logits"])
+        return {"mlm_logits": logits["masked_lm_logits"], "sop_log_probs": order}
+    kind = KINDS[module.served.kind]
+    positions = cls_only_positions(inputs["input_word_ids"]) if kind.has_pooler else None
+    encoded = module.encoder(inputs, positions=positions)
+    head = getattr(module.model, kind.our_head.partition("/")[0]).output_dense
+    output = encoded["pooled_output" if kind.has_pooler else "sequence_output"]
+    return kind.answers(head(output))
 
 
 def differences(

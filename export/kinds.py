@@ -1,8 +1,7 @@
 """Table of the kinds of exports: the module that serves each kind, with its signatures.
 
 No other file of this folder names the kinds. albert_tf/kinds.py defines the models of fine-tuned
-kinds; `activation` there marks the kinds that TFLite and ONNX can compute in one graph. README.md
-lists the steps to add a kind.
+kinds, and what TFLite and ONNX answer. README.md lists the steps to add a kind.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 r"""Makes an ONNX model of a checkpoint: piece ids in, answers out, at any length and batch.
 
-A fine-tuned classifier or multilabel model outputs `probabilities`, a regressor `value`. Any other
-model, or any model with --kind=encoder, outputs `pooled_output` and `sequence_output`. Inputs are
-int64 [batch, seq_len] `input_ids`, `input_mask` (1 = real) and `segment_ids`. The application
-tokenizes: the vocabulary and a .json that describes the inputs (single texts or pairs, lower case)
-are written beside OUTPUT. Shared weights are stored once. With
+A fine-tuned model outputs `probabilities`, `value`, or `start_logits` and `end_logits`; README.md,
+"ONNX", has the table. A pre-trained one with --kind=pretraining outputs `mlm_logits` and
+`sop_log_probs`. By default it, and any model with --kind=encoder, outputs `pooled_output` and
+`sequence_output`. Inputs are int64 [batch, seq_len] `input_ids`, `input_mask` (1 = real) and
+`segment_ids`. The application tokenizes: the vocabulary and a .json that describes the inputs
+(single texts or pairs, lower case) are written beside OUTPUT. Shared weights are stored once. With
 --quantize the weights of products and the tables of embeddings have 8 bits, and activations are
-quantized at run time ("dynamic"). On an AMD EPYC with AVX512_VNNI that is the fastest of this
-project's exports, and the least exact.
+quantized at run time ("dynamic"). It is the fastest of this project's own exports on processors
+with AVX512_VNNI, and the least exact; README.md, "OpenVINO", has a faster and more exact one.
 
 Needs the extra `onnx`. Before it writes a model, the program runs it with onnxruntime, and refuses
 it if its outputs differ by more than 1e-4. For a quantized model it prints the differences.
@@ -31,11 +32,12 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf.jobs import program
-from albert_tf.kinds import KINDS
+from albert_tf.kinds import KINDS, NUMBERS
 from albert_tf.layers.primitives import LAYER_NORM_EPSILON
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import FEATURES
 from . import fixed_graph
+from .kinds import PRETRAINING
 from .modules.serving_module import ServingModule
 
 FLAGS = flags.FLAGS
@@ -44,7 +46,8 @@ TOLERANCE = 1e-4
 _COMPARED_LENGTHS = ((2,), (17, 5, 11), (64, 23))  # of the rows of each batch
 _OPSET, _IR_VERSION = 20, 9  # of 2023: the first with Gelu's tanh form
 _LARGEST = 2**31 - 1  # bytes of a protocol buffer
-# Operation and attributes of each of Kind.activation but "linear".
+_PARTS = "encoder|classifier|span|masked_lm|sentence_order"  # whose weights a model has
+# Operation and attributes of each of Kind.activation that gives probabilities.
 _ACTIVATIONS: dict[str, tuple[str, dict]] = {
     "softmax": ("Softmax", {"axis": -1}),
     "sigmoid": ("Sigmoid", {}),
@@ -125,7 +128,7 @@ class _Graph:
         self.initializers: dict[str, np.ndarray] = {}
         # `encoder/attention_0/query/kernel`, without the model's name and the block's.
         self.weights = {
-            re.sub(r"^.*?(encoder|classifier)/(block_\d+_\d+/)?", r"\1/", v.name[:-2]): v.numpy()
+            re.sub(rf"^.*?({_PARTS})/(block_\d+_\d+/)?", r"\1/", v.name[:-2]): v.numpy()
             for v in module.model.variables
         }
 
@@ -156,20 +159,38 @@ class _Graph:
     def _outputs(self) -> dict[str, tuple[str, list]]:
         """Adds all nodes; returns the tensor of each output, and its shape."""
         served, hidden = self.module.served, self.config.hidden_size
-        kind = KINDS.get(served.kind)  # None: the encoder
-        sequence_output, pooled_output = self._encode(pooled_alone=kind is not None)
+        kind = KINDS.get(served.kind)  # None: a pre-trained model, or the encoder
+        pooled_alone = kind is not None and kind.has_pooler
+        sequence_output, pooled_output = self._encode(pooled_alone)
+        if served.kind == PRETRAINING:
+            return self._pretrained(sequence_output, pooled_output)
         if kind is None:
             return {
                 "sequence_output": (sequence_output, ["batch", "seq_len", hidden]),
                 "pooled_output": (pooled_output, ["batch", hidden]),
             }
-        logits = self._dense(pooled_output, kind.our_head)
-        if kind.activation == "linear":
-            value = self._op("Squeeze", logits, self._constant([1]))
-            return {"value": (value, ["batch"])}
+        logits = self._dense(pooled_output if pooled_alone else sequence_output, kind.our_head)
+        shape = ["batch"] if pooled_alone else ["batch", "seq_len"]
+        if kind.activation in NUMBERS:
+            return {
+                name: (self._op("Gather", logits, self._constant(i), axis=-1), shape)
+                for i, name in enumerate(NUMBERS[kind.activation])
+            }
         op_type, attributes = _ACTIVATIONS[kind.activation]
         probabilities = self._op(op_type, logits, **attributes)
-        return {"probabilities": (probabilities, ["batch", kind.num_outputs(served.task)])}
+        return {"probabilities": (probabilities, [*shape, kind.num_outputs(served.task)])}
+
+    def _pretrained(self, sequence_output: str, pooled_output: str) -> dict[str, tuple[str, list]]:
+        """Adds the heads of a pre-trained model; returns as `_outputs`."""
+        x = self._activate(self._dense(sequence_output, "masked_lm/transform"))
+        table = self._op("Transpose", "encoder/embeddings/word_embeddings", perm=[1, 0])
+        logits = self._op("MatMul", self._layer_norm(x, "masked_lm"), table)
+        logits = self._op("Add", logits, self._weight("masked_lm/output_bias"))
+        order = self._dense(pooled_output, "sentence_order/classifier")
+        return {
+            "mlm_logits": (logits, ["batch", "seq_len", self.config.vocab_size]),
+            "sop_log_probs": (self._op("LogSoftmax", order, axis=-1), ["batch", 2]),
+        }
 
     def _op(self, op_type: str, *inputs: str, rule: str = "", **attributes) -> str:
         """Adds a node, which may fail where a `rule` is broken; returns its output's name."""
@@ -218,6 +239,12 @@ class _Graph:
             x = self._feed_forward(x, f"encoder/feed_forward_{feed_forward}")
         first = self._op("Gather", x, self._constant(0), axis=1)
         return x, self._op("Tanh", self._dense(first, "encoder/pooler"))
+
+    def _activate(self, x: str) -> str:
+        if self.config.hidden_act == "relu":
+            return self._op("Relu", x)
+        form = "tanh" if self.config.hidden_act == "gelu" else "none"
+        return self._op("Gelu", x, approximate=form)
 
     def _same_shape(self) -> list[str]:
         """Returns the names of the inputs; inputs of different shapes fail the request."""
@@ -276,12 +303,7 @@ class _Graph:
 
     def _feed_forward(self, x: str, scope: str) -> str:
         """Adds LayerNorm(x + FeedForward(x))."""
-        inner = self._dense(x, f"{scope}/intermediate")
-        if self.config.hidden_act == "relu":
-            inner = self._op("Relu", inner)
-        else:
-            form = "tanh" if self.config.hidden_act == "gelu" else "none"
-            inner = self._op("Gelu", inner, approximate=form)
+        inner = self._activate(self._dense(x, f"{scope}/intermediate"))
         return self._layer_norm(self._op("Add", x, self._dense(inner, f"{scope}/output")), scope)
 
 

@@ -1,12 +1,11 @@
 r"""Converts a checkpoint to TFLite: a model from piece ids to answers, for one sequence length.
 
-A fine-tuned classifier or multilabel model outputs `probabilities`, a regressor `value`. Any other
-model, or any model with --kind=encoder, outputs `pooled_output` and `sequence_output`. The
-application must tokenize. For this, the vocabulary and a .json about the inputs (single texts or
-pairs, lower case) are written beside OUTPUT. Shared weights are stored once. With --quantize they
-are stored as int8 (dynamic-range: activations stay float), a quarter of the size.
-Inputs have --max_seq_length pieces, padding included; the default is the length that the checkpoint
-was trained with. A short text costs as much as a long one: make one file per length that you need.
+The outputs are those of export.onnx for the model's kind. The application must tokenize. For this,
+the vocabulary and a .json about the inputs (single texts or pairs, lower case) are written beside
+OUTPUT. Shared weights are stored once. With --quantize they are stored as int8 (dynamic-range:
+activations stay float), a quarter of the size. Inputs have --max_seq_length pieces, padding
+included; the default is the length that the checkpoint was trained with. A short text costs as much
+as a long one: make one file per length that you need.
 
 Prints the size, and the largest difference between the answers and the checkpoint's own answers.
 
