@@ -9,6 +9,8 @@ ours: the model in memory, float32.
 export, export_bfloat16: SavedModels of export.export_saved_model, with text as input.
 tflite, tflite_int8: export.tflite, without and with --quantize (int8 weights, float activations).
 onnxruntime, onnxruntime_int8: export.onnx, without and with --quantize (int8 both).
+openvino, openvino_bfloat16: the file of export.onnx in OpenVINO. openvino_int8: the file quantized
+by NNCF, with static ranges of activations from rows of GLUE's training set.
 torch, torch_bfloat16: the model converted to Hugging Face's format, with weights in this dtype.
 torch_autocast: the same model under torch's autocast to bfloat16.
 torch_int8: the same model with torch's own dynamic quantization, as a control for ours.
@@ -40,6 +42,7 @@ from pipelines.tasks import glue
 from pipelines.tasks.running import fine_tuned
 from pipelines.tasks.running.batches import make_batch
 from pipelines.tasks.task import read_files
+from tests.benchmarks.export_peers import quantize_by_nncf
 from tests.benchmarks.measuring import define_sides, print_table
 
 FLAGS = flags.FLAGS
@@ -51,6 +54,7 @@ _INPUTS = {
     "segment_ids": "input_type_ids",
 }
 _BATCH_SIZE = 32
+_CALIBRATION_ROWS = 300
 
 Ids = dict[str, np.ndarray]
 # A function (ids, examples) -> probabilities, and the number of rows per call.
@@ -86,11 +90,7 @@ def compare(checkpoint: str, data: str, sides: list[str]) -> None:
         examples = list(read_files(task, files.match_files(data, "data")))
     if any(example.label is None for example in examples):
         raise UserError(f"--data={data}: rows without labels, expected labels of all")
-    tokenizer = AlbertTokenizer.load(checkpoint)
-    length = description["max_seq_length"]
-    sequences, _ = task.encode(examples, tokenizer, length, False)
-    batch = make_batch(sequences, np.arange(len(examples)), length)
-    ids = {ours: batch[name] for ours, name in _INPUTS.items()}
+    sequences, ids = _encoded(checkpoint, task, examples)
     outputs = fine_tuned.FineTunedRun(checkpoint, task, _BATCH_SIZE).outputs(sequences)
     expected = special.softmax(np.stack([output["logits"] for output in outputs]), axis=1)
     rows = []
@@ -112,8 +112,16 @@ def compare(checkpoint: str, data: str, sides: list[str]) -> None:
     print_table({**columns, **dict.fromkeys(task.metrics, ".4f")}, rows)
 
 
+def _encoded(checkpoint: str, task, examples: list) -> tuple[list, Ids]:
+    """Returns the examples' sequences, and their ids padded to the trained length."""
+    length = fine_tuned.read_description(checkpoint)["max_seq_length"]
+    sequences, _ = task.encode(examples, AlbertTokenizer.load(checkpoint), length, False)
+    batch = make_batch(sequences, np.arange(len(examples)), length)
+    return sequences, {ours: batch[name] for ours, name in _INPUTS.items()}
+
+
 def _row(side: str, found: np.ndarray, expected: np.ndarray, task, examples: list) -> list:
-    answers = task.answers(examples, examples, [{"probabilities": row} for row in found])
+    answers = task.answers(examples, None, [{"probabilities": row} for row in found])
     scores = task.score(answers.rows())
     changed = (found.argmax(axis=1) != expected.argmax(axis=1)).sum()
     difference = np.abs(found - expected).max()
@@ -158,11 +166,40 @@ def _onnxruntime(int8: bool, checkpoint: str, directory: str) -> Answer:
     convert(checkpoint=checkpoint, output=path, quantize=int8)
     session = onnxruntime.InferenceSession(path)
 
-    def answer(ids: Ids, _) -> np.ndarray:
-        inputs = {name: values.astype(np.int64) for name, values in ids.items()}
-        return session.run(["probabilities"], inputs)[0]
+    return lambda ids, _: session.run(["probabilities"], _int64(ids))[0], _BATCH_SIZE
 
-    return answer, _BATCH_SIZE
+
+def _int64(ids: Ids) -> Ids:
+    return {name: np.asarray(rows, np.int64) for name, rows in ids.items()}
+
+
+def _openvino(form: str, checkpoint: str, directory: str) -> Answer:
+    import openvino
+
+    from export.onnx import convert
+
+    path = os.path.join(directory, "openvino.onnx")
+    convert(checkpoint=checkpoint, output=path)
+    if form == "int8":
+        rows = _calibration(checkpoint)
+        path, source = os.path.join(directory, "openvino.xml"), path
+        quantize_by_nncf(source, rows, path)
+    hint = {"INFERENCE_PRECISION_HINT": "bf16" if form == "bfloat16" else "f32"}
+    model = openvino.Core().compile_model(path, "CPU", hint)
+    return lambda ids, _: model(_int64(ids))["probabilities"], _BATCH_SIZE
+
+
+def _calibration(checkpoint: str) -> list[Ids]:
+    """Returns rows of the training set in --data, each a batch of one without padding."""
+    if not os.path.isdir(FLAGS.data):
+        raise UserError("a table has no training rows for static ranges, expected GLUE's directory")
+    task = glue.GlueTask(fine_tuned.read_description(checkpoint)["task"], FLAGS.data)
+    _, ids = _encoded(checkpoint, task, list(task.read("train"))[:_CALIBRATION_ROWS])
+    lengths = np.sum(ids["input_mask"], axis=1)
+    return [
+        _int64({name: rows[i : i + 1, :length] for name, rows in ids.items()})
+        for i, length in enumerate(lengths)
+    ]
 
 
 def _huggingface(checkpoint: str, directory: str) -> str:
@@ -219,6 +256,9 @@ _SIDES: dict[str, Callable[[str, str], Answer]] = {
     "tflite_int8": partial(_tflite, True),
     "onnxruntime": partial(_onnxruntime, False),
     "onnxruntime_int8": partial(_onnxruntime, True),
+    "openvino": partial(_openvino, "float32"),
+    "openvino_bfloat16": partial(_openvino, "bfloat16"),
+    "openvino_int8": partial(_openvino, "int8"),
     "torch": partial(_torch, "float32", False),
     "torch_bfloat16": partial(_torch, "bfloat16", False),
     "torch_autocast": partial(_torch, "float32", True),

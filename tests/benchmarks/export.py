@@ -1,15 +1,18 @@
 r"""Compares the speed of an albert_base export with other servers (CPU, random weights).
 
-Each side computes the pooled output of batches of --seq_length piece ids without padding. The sides
-run in turn, each in a fresh process. The process also measures the ceiling: the best rate of its
-library's product of two 2048 x 2048 matrices. Prints one JSON line per process, then medians over
-the rounds. Sides whose packages are missing are skipped.
+Each side computes the pooled output, or probabilities, of batches of --seq_length piece ids without
+padding. The sides run in turn, each in a fresh process. The process also measures the ceiling: the
+best rate of its library's product of two 2048 x 2048 matrices. Prints one JSON line per process,
+then medians over the rounds. Sides whose packages are missing are skipped.
 
-ours: the signature `pooled`. Other sides compute the last block at all positions (export_peers).
+ours: the signature `pooled`. Other sides named ours_... read files of a classifier of two labels.
+These compute [CLS] alone in the last block; the peers compute all positions (export_peers).
 ours_onnx, ours_onnx_int8: export.onnx in onnxruntime, without and with --quantize. ours_tflite,
 ours_tflite_int8: export.tflite, without and with --quantize, one sequence per call.
+ours_openvino, ..._bfloat16, ..._int8: the file of ours_onnx in OpenVINO, by its hint of precision;
+int8 is quantized by NNCF, with static ranges of activations (here of random pieces).
 ..._bfloat16: an export with --precision=bfloat16, or torch with weights in bfloat16. The ceiling is
-measured in the side's dtype; for onnxruntime_int8 in float32.
+measured in the side's dtype; for int8 in float32.
 
 If other programs run too, processor time (all cores together) is more reliable than wall time.
 Memory is reported after loading and one answer, and at the peak.
@@ -29,7 +32,6 @@ import multiprocessing
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +42,7 @@ from sentencepiece import SentencePieceProcessor
 from albert_tf.jobs import program
 from tests.benchmarks import export_peers as peers
 from tests.benchmarks.measuring import (
+    both_seconds,
     define_sides,
     measure_in_turn,
     median,
@@ -56,6 +59,9 @@ _SIDES = (
     "ours_bfloat16",
     "ours_onnx",
     "ours_onnx_int8",
+    "ours_openvino",
+    "ours_openvino_bfloat16",
+    "ours_openvino_int8",
     "ours_tflite",
     "ours_tflite_int8",
     "huggingface_torch",
@@ -65,8 +71,18 @@ _SIDES = (
     "onnxruntime",
     "onnxruntime_int8",
 )
-# Our exports in other formats than SavedModel.
-_CONVERTED = ("onnx", "onnx_int8", "tflite", "tflite_int8")
+# Our exports in other formats than SavedModel: side without "ours_" -> file.
+_CONVERTED = {
+    "onnx": "onnx",
+    "onnx_int8": "onnx_int8",
+    "openvino": "onnx",
+    "openvino_bfloat16": "onnx",
+    "openvino_int8": "openvino_int8.xml",
+    "tflite": "tflite",
+    "tflite_int8": "tflite_int8",
+}
+# Random sequences from which NNCF takes the ranges of activations.
+_CALIBRATION_ROWS = 32
 
 
 def define_flags() -> None:
@@ -98,7 +114,7 @@ def main(_) -> None:
         cases = []
         for side in FLAGS.sides:
             form = _form(side)
-            path = os.path.join(directory, form if form in _CONVERTED else f"{form}/1")
+            path = os.path.join(directory, form if form in _CONVERTED.values() else f"{form}/1")
             cases.append((side, f"--saved_model={path}"))
         _print_table(measure_in_turn("tests.benchmarks.export", FLAGS.rounds, cases))
 
@@ -109,38 +125,45 @@ def _dtype(side: str) -> str:
 
 def _form(side: str) -> str:
     """Returns which of our exports is made for a side; peers do not read theirs."""
-    form = side.removeprefix("ours_")
-    return form if form in _CONVERTED else _dtype(side)
+    return _CONVERTED.get(side.removeprefix("ours_"), _dtype(side))
 
 
 def make_exports(flag_values: dict, directory: str, forms: list[str]) -> None:
-    """Exports an encoder with random weights; runs in its own process, as it needs much memory.
+    """Exports a classifier with random weights; runs in its own process, as it needs much memory.
 
-    `forms` are precisions of SavedModels and names of _CONVERTED. Without the package onnx no ONNX
-    files are written, and the sides that read them are skipped.
+    `forms` are precisions of SavedModels and files of _CONVERTED. Without the package
+    that makes a file it is not written, and the sides that read it are skipped.
     """
-    from albert_tf.checkpoints import model_directory
     from albert_tf.config import AlbertConfig
-    from albert_tf.models import AlbertForPreTraining
+    from albert_tf.models import AlbertForSequenceClassification
     from albert_tf.text.tokenization import AlbertTokenizer
     from export import onnx, tflite
     from export.export_saved_model import export
+    from pipelines.tasks.classification import ClassificationTask
+    from tests.builders import write_task_model
 
     tokenizer = AlbertTokenizer(flag_values["spm_model_file"])
     config = AlbertConfig.named(flag_values["albert_config"])
-    model = AlbertForPreTraining(dataclasses.replace(config, vocab_size=tokenizer.vocab_size))
+    config = dataclasses.replace(config, vocab_size=tokenizer.vocab_size)
+    task = ClassificationTask("classification", {}, {"text": "text"}, ("no", "yes"), False)
+    model = AlbertForSequenceClassification(config, len(task.labels))
     model.create_variables()
     model_dir = os.path.join(directory, "model")
-    tokenizer.save(model_dir)
-    model_directory.save_for_pretraining(model, model_dir)
+    write_task_model(Path(model_dir), task, model, tokenizer, flag_values["seq_length"])
     for form in forms:
-        arguments = {"checkpoint": model_dir, "output": os.path.join(directory, form)}
-        arguments["kind"] = "encoder"
+        output = os.path.join(directory, form)
+        arguments = {"checkpoint": model_dir, "output": output}
         int8 = form.endswith("int8")
         if form.startswith("tflite"):
             tflite.convert(**arguments, max_seq_length=flag_values["seq_length"], quantize=int8)
-        elif form not in _CONVERTED:
-            export(**arguments, precision=form)
+        elif form not in _CONVERTED.values():
+            export(**arguments, kind="encoder", precision=form)
+        elif form.startswith("openvino"):
+            if importlib.util.find_spec("nncf"):
+                onnx.convert(**{**arguments, "output": f"{output}.onnx"})
+                shape = [_CALIBRATION_ROWS, 1, flag_values["seq_length"]]
+                rows = np.random.default_rng(1).integers(5, tokenizer.vocab_size, shape)
+                peers.quantize_by_nncf(f"{output}.onnx", map(peers.onnx_inputs, rows), output)
         elif importlib.util.find_spec("onnx"):
             onnx.convert(**arguments, quantize=int8)
 
@@ -160,7 +183,7 @@ def measure(side: str) -> dict:
         answer(ids)
         line.setdefault("loaded_gigabytes", _resident_gigabytes())
         answer(ids)
-        times = [_seconds(lambda ids=ids: answer(ids)) for _ in range(FLAGS.answers)]
+        times = [both_seconds(lambda ids=ids: answer(ids)) for _ in range(FLAGS.answers)]
         clock, processor = (statistics.median(column) for column in zip(*times))
         line["batches"][str(size)] = {
             "sequences_per_second": round(size / clock, 3),
@@ -170,7 +193,9 @@ def measure(side: str) -> dict:
     line["peak_gigabytes"] = peak_megabytes() / 1e3
     if side.startswith("ours"):
         path = Path(FLAGS.saved_model)
-        files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+        files = [p for p in path.rglob("*") if p.is_file()]
+        if path.is_file():
+            files = [path, *path.parent.glob(f"{path.stem}.bin")]  # OpenVINO's weights
         line["directory_megabytes"] = round(sum(f.stat().st_size for f in files) / 1e6, 1)
     line["ceiling_gflop_per_second"] = round(max(product_rates(product)), 1)
     line["cpus"] = len(os.sched_getaffinity(0))
@@ -183,6 +208,8 @@ def _make_side(side: str, vocab_size: int) -> tuple[Callable, Callable[[], objec
         return peers.huggingface_torch(vocab_size, "_compiled" in side, _dtype(side))
     if side.startswith("onnxruntime"):
         return peers.onnxruntime(vocab_size, int8=side.endswith("int8"))
+    if side.startswith("ours_openvino"):
+        return peers.our_openvino(FLAGS.saved_model, _dtype(side))
     if side.startswith("ours_onnx"):
         return peers.our_onnx(FLAGS.saved_model)
     import tensorflow as tf
@@ -199,13 +226,6 @@ def _make_side(side: str, vocab_size: int) -> tuple[Callable, Callable[[], objec
         return signature(input_ids=ids, **feeds)["pooled_output"].numpy()
 
     return answer, tensorflow_product(_dtype(side))
-
-
-def _seconds(function: Callable[[], object]) -> tuple[float, float]:
-    """Returns the duration of a call in seconds: wall time, and time of all processors."""
-    began, processor = time.perf_counter(), time.process_time()
-    function()
-    return time.perf_counter() - began, time.process_time() - processor
 
 
 def _resident_gigabytes() -> float:

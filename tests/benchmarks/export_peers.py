@@ -1,9 +1,9 @@
 """Other servers of ALBERT, for comparison in the benchmark `export`.
 
 Each function returns two functions. answer(input_ids), int32 [batch, seq_len] without padding,
-returns the pooled output [batch, hidden] of a random model with albert_base's shape. The other one
-multiplies two square matrices with the same library. Each function imports its own libraries, so
-that a process loads only those of the side that it measures.
+returns the pooled output [batch, hidden], or probabilities, of a random model with albert_base's
+shape. The other one multiplies two square matrices with the same library. Each function imports its
+own libraries, so that a process loads only those of the side that it measures.
 
 Raises:
   ImportError: if a side's packages are missing.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -93,22 +94,70 @@ def onnxruntime(vocab_size: int, int8: bool):
 
 
 def our_onnx(path: str):
-    """Any ONNX file with the output `pooled_output` in onnxruntime, such as one of export.onnx."""
+    """An ONNX file with one output in onnxruntime, such as a classifier's of export.onnx."""
     import onnx  # noqa: F401  # if it is missing, there is no file
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     session = ort.InferenceSession(path, options)
-    names = [value.name for value in session.get_inputs()]
+    names = {value.name for value in session.get_inputs()}
 
     def answer(input_ids):
-        ids = input_ids.astype(np.int64)
-        values = {"input_ids": ids, "segment_ids": np.zeros_like(ids)}
-        inputs = {name: values.get(name, np.ones_like(ids)) for name in names}
-        return session.run(["pooled_output"], inputs)[0]
+        inputs = onnx_inputs(input_ids)
+        inputs["attention_mask"] = inputs["input_mask"]
+        inputs = {name: inputs[name] for name in names}
+        return session.run(None, inputs)[0]
 
     return answer, _onnxruntime_product(options)
+
+
+def onnx_inputs(input_ids) -> dict[str, np.ndarray]:
+    """Returns the inputs of a file of export.onnx, int64 [batch, seq_len], without padding."""
+    ids = input_ids.astype(np.int64)
+    return {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
+
+
+def quantize_by_nncf(path: str, batches: Iterable[dict], output: str) -> None:
+    """Writes OpenVINO's int8 form of a file of export.onnx, OUTPUT.xml, with its weights beside it.
+
+    Weights and activations are int8; the ranges of activations are those of the `batches`.
+    """
+    import nncf
+    import openvino
+
+    batches = list(batches)
+    model = nncf.quantize(
+        openvino.Core().read_model(path),
+        nncf.Dataset(batches),
+        model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=len(batches),
+    )
+    openvino.save_model(model, output, compress_to_fp16=False)
+
+
+def our_openvino(path: str, dtype: str):
+    """A file of export.onnx, or of `quantize_by_nncf`, in OpenVINO."""
+    import openvino
+    from openvino import opset13
+
+    def compiled(model):
+        return openvino.Core().compile_model(
+            model,
+            "CPU",
+            {
+                "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[dtype],
+                "INFERENCE_NUM_THREADS": len(os.sched_getaffinity(0)),
+                "PERFORMANCE_HINT": "LATENCY",
+            },
+        )
+
+    model = compiled(path)
+    size = CEILING_SIZE
+    a, b = (opset13.parameter([size, size], np.float32) for _ in range(2))
+    product = compiled(openvino.Model([opset13.matmul(a, b, False, False)], [a, b]))
+    matrices = list(np.random.default_rng(0).normal(size=[2, size, size]).astype(np.float32))
+    return (lambda ids: model(onnx_inputs(ids))[0]), lambda: product(matrices)
 
 
 def our_tflite(path: str):
@@ -124,7 +173,7 @@ def our_tflite(path: str):
             outputs = runner(
                 input_ids=row, input_mask=np.ones_like(row), segment_ids=np.zeros_like(row)
             )
-            rows.append(outputs["pooled_output"])
+            rows.append(outputs["probabilities"])
         return np.concatenate(rows)
 
     return answer, tensorflow_product()
