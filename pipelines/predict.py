@@ -121,7 +121,9 @@ def main(_) -> None:
         FLAGS.output_file,
     )
     for name, value in summary["metrics"].items():
-        print(f"{name:24} {value:.4f}")
+        interval = summary.get("intervals", {}).get(name)
+        spread = "   95 % interval {:.4f} to {:.4f}".format(*interval) if interval else ""
+        print(f"{name:24} {value:.4f}{spread}")
     print(f"{summary['rows']:,} rows  {FLAGS.output_file}")
 
 

@@ -315,7 +315,7 @@ class ClassificationTask(LabelledTask):
             if "label" not in row:
                 return {}
             total += 1
-            if self.min_probability and row["prediction"] == UNSURE:
+            if not self._is_answered(row):
                 continue
             if self.is_regression:
                 labels.append(row["label"])
@@ -329,11 +329,21 @@ class ClassificationTask(LabelledTask):
             result["answered"] = len(labels) / total
         return result
 
-    def _confusion(self, answers: Answers, chosen: Iterable[int]) -> np.ndarray:
+    def _is_answered(self, row: dict) -> bool:
+        return not self.min_probability or row["prediction"] != UNSURE
+
+    def intervals(self, rows: Iterable[dict]) -> dict[str, list[float]]:
+        """See Task.intervals; only of one label per row. Unsure rows are left out."""
+        if self.is_regression or self.activation != "softmax":
+            return {}
+        return intervals(self._confusion(filter(self._is_answered, rows)), self.metrics)
+
+    def _confusion(self, rows: Iterable[dict]) -> np.ndarray:
         """Returns the confusion matrix of rows with labels."""
-        both = (answers.columns[name] for name in ("label", "prediction"))
-        places = ([self.place_of[column[i]] for i in chosen] for column in both)
-        return confusion_matrix(*places, len(self.labels))
+        places = array.array("i")
+        for row in rows:
+            places.extend(self.place_of[row[name]] for name in ("label", "prediction"))
+        return confusion_matrix(*np.array(places).reshape(-1, 2).T, len(self.labels))
 
     def details(self, examples: list[Example], answers: Answers) -> dict:
         """See Task.details: intervals, metrics per label, the confusion matrix if it is small.
@@ -343,7 +353,7 @@ class ClassificationTask(LabelledTask):
         chosen = [i for i, example in enumerate(examples) if not example.part]
         if not chosen or not _has_one_label(examples):
             return {}
-        counts = self._confusion(answers, chosen)
+        counts = self._confusion(row for row in answers.rows() if not row["part"])
         of_labels = self.label_array([examples[i] for i in chosen])
         is_small = len(self.labels) <= MOST_LABELS
         return {
@@ -365,8 +375,7 @@ class ClassificationTask(LabelledTask):
         )
         has_one_label = _has_one_label(examples)
         if has_one_label and len(self.labels) <= MOST_LABELS:
-            counts = self._confusion(answers, range(len(examples)))
-            draw_confusion_matrix(picture, self.labels, counts)
+            draw_confusion_matrix(picture, self.labels, self._confusion(answers.rows()))
         else:
             files.remove(picture)  # an old picture of other examples
         if not has_one_label:

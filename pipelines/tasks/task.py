@@ -182,6 +182,10 @@ class Task(abc.ABC):
         `rows` are Answers.rows. If they have `columns` only, metrics that need `exact` are missing.
         """
 
+    def intervals(self, rows: Iterable[dict]) -> dict[str, list[float]]:
+        """Returns [low, high] of metrics of `score`, for rows with a `label`; empty if unknown."""
+        return {}
+
     def details(self, examples: list, answers: Answers) -> dict:
         """Returns further JSON values of a split for results.json, besides the metrics."""
         return {}

@@ -68,6 +68,8 @@ def test_unsure_rows_are_counted_apart(tuned, table, tmp_path):
     sure = [row for row, new in zip(rows, predictions) if new != "unsure"]
     accuracy = statistics.fmean(row["label"] == row["prediction"] for row in sure)
     assert found["metrics"]["accuracy"] == pytest.approx(accuracy)
+    low, high = found["intervals"]["accuracy"]
+    assert low < accuracy < high and found["intervals"].keys() == {"accuracy", "macro_f1"}
 
 
 @pytest.mark.usefixtures("eager")

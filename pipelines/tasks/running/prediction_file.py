@@ -45,7 +45,8 @@ def predict_file(
     them: 8 to 16 bytes a row, of several labels 8 bytes a label, of tags 8 bytes a word.
 
     The answers depend on `identity`, JSON-serialisable values. `report` is called with the number
-    of rows done. Returns `identity`, `rows` and `metrics`: none if the files have no answers.
+    of rows done. Returns `identity`, `rows`, `metrics` and their `intervals`, as far as known: none
+    if the files have no answers.
     """
     identity = json.loads(json.dumps({**identity, "rows_per_part": ROWS_PER_PART}))
     run_file, parts = f"{output_file}.run.json", f"{output_file}.parts"
@@ -68,7 +69,9 @@ def predict_file(
                 rows = _written(_rows_of_parts(paths), partial, output_file)
                 metrics = task.score(rows)
                 collections.deque(rows, maxlen=0)  # iterating writes the rows
-                summary = {"identity": identity, "rows": number, "metrics": metrics}
+                intervals = task.intervals(_rows_of_parts(paths)) if metrics else {}
+                summary = {"identity": identity, "rows": number}
+                summary.update(metrics=metrics, intervals=intervals)
                 # The output comes after it, at the end of the block: where the output is, all is.
                 files.write_json(run_file, summary)
     files.remove_directory(parts)

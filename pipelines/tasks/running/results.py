@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from albert_tf.storage import files
 from ..scoring.confidence import describe_confidence
+from ..scoring.metrics import describe_figures_of_labels
 
 RESULTS_FILE = "results.json"
 
@@ -65,11 +66,22 @@ def write_summary(output_dir: str, summary: dict) -> None:
             if number == 1 and (interval := details.get("intervals", {}).get(name)):
                 spread = "   95 % interval {:.4f} to {:.4f}".format(*interval)
             print(f"  {name:<24} {'median ' * (number > 1)}{median:8.4f}{spread}")
-        if split == "dev" and "confidence" in details:
-            print(f"  thresholds of seed {best}, chosen on these rows: expect less on others")
-            for line in describe_confidence(details["confidence"]):
+        if split == "dev":
+            for line in _describe_details(details, best):
                 print(f"  {line}")
     print(f"results      {path}")
+
+
+def _describe_details(details: Mapping[str, dict], seed: str) -> list[str]:
+    """Returns lines about the `details` of the best seed on dev; none if there are none."""
+    labels, lines, chosen = details.get("labels", {}), [], []
+    if labels:
+        lines = describe_figures_of_labels(labels, f"labels of seed {seed}")
+    if "confidence" in details:
+        chosen = describe_confidence(details["confidence"])
+    if chosen:
+        lines.append(f"chosen for seed {seed} on these rows: expect less on others")
+    return lines + chosen
 
 
 def write_glue_table(output_dir: str, summaries: Mapping[str, dict]) -> None:

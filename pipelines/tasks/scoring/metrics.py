@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special, stats
@@ -14,6 +14,7 @@ from albert_tf.metrics import wilson_interval
 
 _DRAWS, _FEWEST_DRAWS = 1000, 200
 _CELLS = 20_000_000  # in all draws together, 8 bytes each
+_MOST_SHOWN = 12  # labels in a printed table
 
 
 def _correlation(measure: Callable, labels: np.ndarray, predictions: np.ndarray) -> float:
@@ -78,9 +79,11 @@ def intervals(counts: np.ndarray, metrics: Sequence[str]) -> dict[str, list[floa
     Accuracy has Wilson's interval. F1 and Matthews' correlation have no formula: the rows are drawn
     anew 1,000 times (bootstrap), and the middle 95 % of the values are returned. If all draws give
     the same value, for example because all rows are right, there is no interval. A metric of
-    numbers gets none either. `counts` is the result of confusion_matrix.
+    numbers gets none either, nor do no rows. `counts` is the result of confusion_matrix.
     """
     found, total = {}, int(counts.sum())
+    if not total:
+        return found
     if "accuracy" in metrics:
         found["accuracy"] = list(wilson_interval(float(np.trace(counts)), total))
     drawn = draw_again(counts, max(_FEWEST_DRAWS, min(_DRAWS, _CELLS // np.count_nonzero(counts))))
@@ -131,20 +134,35 @@ FIGURES = {
 
 
 def figures_of_labels(counts: np.ndarray, labels: Sequence[str]) -> dict[str, dict]:
-    """Returns label -> rows, precision, recall, F1; intervals of precision and recall.
+    """Returns label -> figures_of_label; `counts` is the result of confusion_matrix."""
+    rows, predicted = (counts.sum(axis=axis).tolist() for axis in (1, 0))
+    figures = zip(np.diag(counts).tolist(), rows, predicted)
+    return {label: figures_of_label(*numbers) for label, numbers in zip(labels, figures)}
+
+
+def figures_of_label(right: int, rows: int, predicted: int) -> dict[str, Any]:
+    """Returns rows, precision, recall, F1; intervals of precision and recall.
 
     The precision of a label without predictions and the recall of a label without rows are None.
     """
-    found = {}
-    for place, label in enumerate(labels):
-        right, rows = int(counts[place, place]), int(counts[place].sum())
-        predicted = int(counts[:, place].sum())
-        found[label] = {
-            "rows": rows,
-            "precision": right / predicted if predicted else None,
-            "precision_interval": list(wilson_interval(right, predicted)),
-            "recall": right / rows if rows else None,
-            "recall_interval": list(wilson_interval(right, rows)),
-            "f1": 2 * right / (rows + predicted) if rows + predicted else None,
-        }
-    return found
+    return {
+        "rows": rows,
+        "precision": right / predicted if predicted else None,
+        "precision_interval": list(wilson_interval(right, predicted)),
+        "recall": right / rows if rows else None,
+        "recall_interval": list(wilson_interval(right, rows)),
+        "f1": 2 * right / (rows + predicted) if rows + predicted else None,
+    }
+
+
+def describe_figures_of_labels(found: Mapping[str, dict], title: str) -> list[str]:
+    """Returns a table of the labels with most rows; `found` is label -> figures_of_label."""
+    lines = [f"{title:<24} {'rows':>8} {'precision':>11} {'recall':>8} {'F1':>8}"]
+    by_rows = sorted(found.items(), key=lambda item: -item[1]["rows"])
+    for label, row in by_rows[:_MOST_SHOWN]:
+        shares = (row[name] for name in ("precision", "recall", "f1"))
+        precision, recall, f1 = ("-" if share is None else f"{share:.4f}" for share in shares)
+        lines.append(f"{label[:24]:<24} {row['rows']:>8,} {precision:>11} {recall:>8} {f1:>8}")
+    if len(found) > _MOST_SHOWN:
+        lines.append(f"{len(found) - _MOST_SHOWN} more labels in results.json")
+    return lines

@@ -107,18 +107,24 @@ def test_figures_of_labels():
 def test_one_seed_has_an_interval_and_several_have_a_spread(tmp_path, capsys):
     threshold = {"min_probability": 0.81, "share": 0.5, "precision": 0.96, "interval": [0.9, 0.99]}
     confidence = {"thresholds": {"0.95": threshold}}
-    details = {"dev": {"intervals": {"accuracy": [0.7, 0.9]}, "confidence": confidence}}
+    labels = {f"l{i}": metrics.figures_of_label(i, i, i) for i in range(13)}
+    details = {"intervals": {"accuracy": [0.7, 0.9]}, "confidence": confidence, "labels": labels}
+    details = {"dev": details}
     for seed in (1, 2):
         (tmp_path / f"seed_{seed}").mkdir()
         stored = {"metrics": {}, "details": details, "predicted": {}}
         (tmp_path / f"seed_{seed}/results.json").write_text(json.dumps(stored))
-    metrics = {"dev": {"accuracy": 0.8, "f1": 0.5}}
-    results.write_summary(str(tmp_path), results.summarise("t", "accuracy", {1: metrics}))
+    dev = {"dev": {"accuracy": 0.8, "f1": 0.5}}
+    results.write_summary(str(tmp_path), results.summarise("t", "accuracy", {1: dev}))
     out = capsys.readouterr().out
     assert "0.8000   95 % interval 0.7000 to 0.9000\n" in out and "0.5000\n" in out
-    assert "thresholds of seed 1, chosen on these rows" in out
+    title, first, *others = out[out.index("labels of seed 1") :].splitlines()
+    assert title.split()[4:] == ["rows", "precision", "recall", "F1"]
+    assert first.split() == ["l12", "12", "1.0000", "1.0000", "1.0000"]
+    assert others[10].split()[0] == "l1" and others[11] == "  1 more labels in results.json"
+    assert "chosen for seed 1 on these rows" in out
     assert "  precision 0.95  needs --min_probability=0.81: 50.0 % of the rows, 96.0 %" in out
-    both = results.summarise("t", "accuracy", {1: metrics, 2: metrics})
+    both = results.summarise("t", "accuracy", {1: dev, 2: dev})
     results.write_summary(str(tmp_path), both)
     assert "median   0.8000   0.8000 to 0.8000\n" in capsys.readouterr().out
 
