@@ -36,7 +36,8 @@ from absl import flags, logging
 
 import albert_tf
 from albert_tf.jobs import job_directory, processor, program
-from albert_tf.kinds import UNSURE
+from albert_tf.jobs.decision import AS_TRAINED, Decision, decided
+from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from . import signatures, versions
@@ -64,14 +65,7 @@ def define_flags() -> None:
         list(MODULES),
         "Default: what fine-tuning made of the model; pretraining if it was not fine-tuned.",
     )
-    flags.DEFINE_float(
-        "min_probability",
-        None,
-        "A classifier answers `unsure` where its best label is less probable. Fine-tuning prints "
-        "what reaches which precision on dev.",
-        0.0,
-        1.0,
-    )
+    define_settings_flags(Decision)
     flags.DEFINE_integer("version", None, "Default: the next free number.", lower_bound=1)
     program.define_max_seq_length(help="Default: --checkpoint's trained length.")
     flags.DEFINE_enum(
@@ -98,7 +92,7 @@ def main(_) -> None:
         version=FLAGS.version,
         max_seq_length=FLAGS.max_seq_length,
         precision=FLAGS.precision,
-        min_probability=FLAGS.min_probability,
+        decision=settings_from_flags(Decision),
     )
     print(how_to_use(saved_model))
 
@@ -111,7 +105,7 @@ def export(
     version: int | None = None,
     max_seq_length: int | None = None,
     precision: str = "float32",
-    min_probability: float | None = None,
+    decision: Decision = AS_TRAINED,
 ) -> str:
     """Exports a checkpoint, unless a version of it exists; returns the version's directory."""
     if tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output):
@@ -120,13 +114,7 @@ def export(
         raise UserError(f"--output={output}: holds a run; expected a directory for the versions")
     with job_directory.lock(output) if files.is_remote(output) else contextlib.nullcontext():
         served = open_checkpoint(checkpoint, kind, max_seq_length)
-        task = served.task
-        if min_probability is not None:
-            if not MODULES[served.kind].may_be_unsure:
-                raise UserError("--min_probability is for models that choose one label: omit it")
-            if UNSURE in task["labels"]:
-                raise UserError(f"--min_probability: {UNSURE!r} is a label of this model: omit it")
-            task = {**task, "min_probability": min_probability}
+        task = decision.apply(served.task)
         served = dataclasses.replace(served, task=task, precision=precision)
         return _export(served, output, version)
 
@@ -161,13 +149,12 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
             f"{final!r} is another export: choose another --version (a version is never "
             "overwritten)"
         )
-    minimum = served.task.get("min_probability")
-    unsure = f", `{UNSURE}` below {minimum}" if minimum else ""
+    settings = "".join(f", {name} {value}" for name, value in decided(served.task).items())
     print(
         f"exporting {served.checkpoint}, {served.kind.replace('_', ' ')}\n"
         f"  to {final}: {tokenizer.vocab_size:,} pieces, "
         f"{'lower case' if tokenizer.do_lower_case else 'case kept'}, "
-        f"texts up to {served.max_seq_length} pieces{unsure}\n"
+        f"texts up to {served.max_seq_length} pieces{settings}\n"
         f"  products in {processor.describe(precision, '--precision=bfloat16')}",
         flush=True,
     )

@@ -43,6 +43,7 @@ import albert_tf
 from albert_tf.checkpoints import hub, saved_model
 from albert_tf.checkpoints.pretrained import is_pretrained
 from albert_tf.jobs import job_directory, program
+from albert_tf.jobs.decision import AS_TRAINED, Decision
 from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -80,14 +81,7 @@ class PredictionSettings:
         None,
         enum_values=pretrained.ANSWERS,
     )
-    min_probability: float | None = setting(
-        flags.DEFINE_float,
-        "A classifier predicts `unsure` where its best label is less probable. Fine-tuning prints "
-        "what reaches which precision on dev. Default: the export's, or none.",
-        None,
-        lower_bound=0.0,
-        upper_bound=1.0,
-    )
+    decision: Decision = AS_TRAINED
     batch_size: int = setting(
         flags.DEFINE_integer, "Examples that the model reads at a time.", 32, lower_bound=1
     )
@@ -109,14 +103,16 @@ def define_flags() -> None:
             f"Column as of pipelines.finetune{ignored}. Default: as in fine-tuning.",
         )
     define_settings_flags(PredictionSettings)
+    define_settings_flags(Decision)
 
 
 def main(_) -> None:
     """Reads the flags."""
     columns = {name: FLAGS[f"{name}_column"].value for name in _COLUMNS}
     columns = {name: column for name, column in columns.items() if column is not None}
+    decision = settings_from_flags(Decision)
     summary = predict(
-        settings_from_flags(PredictionSettings, columns=columns),
+        settings_from_flags(PredictionSettings, columns=columns, decision=decision),
         files.match_files(FLAGS.input_file, "input_file"),
         FLAGS.output_file,
     )
@@ -173,18 +169,14 @@ def _find(settings: PredictionSettings) -> _Found:
     if answers and answers not in pretrained.ANSWERS:
         raise UserError(f"--answers={answers}: expected one of {', '.join(pretrained.ANSWERS)}")
     if is_pretrained(model):
-        path, description = model, {"kind": "pretraining"}
+        path, description = model, settings.decision.apply({"kind": "pretraining"})
         task = pretrained.text_task(settings.columns, settings.quoting)
     elif answers:
         raise UserError(f"--answers={answers} applies to pre-trained models only: omit it")
     else:
         path = fine_tuned.find_model(model)
-        description = fine_tuned.read_description(path)
+        description = settings.decision.apply(fine_tuned.read_description(path))
         task = fine_tuned.task_of(description, settings.columns, settings.quoting)
-    if settings.min_probability is not None:
-        description["min_probability"] = settings.min_probability
-    if description.get("min_probability"):  # the export's, if there is one
-        task.predict_unsure(description["min_probability"])
     return _Found(path, description, task)
 
 
@@ -262,6 +254,7 @@ def load(
     batch_size: int = 32,
     answers: str | None = None,
     min_probability: float | None = None,
+    temperature: float | None = None,
 ) -> Predictor:
     """Loads a model for predictions in Python.
 
@@ -275,6 +268,7 @@ def load(
       batch_size: examples that the model reads at a time.
       answers: for a pre-trained model, one of pretrained.ANSWERS. None: the first of them.
       min_probability: a classifier predicts "unsure" below it. None: as the export was made.
+      temperature: a classifier's logits are divided by it. None: as the export was made, or 1.
 
     Raises:
       UserError: if there is no such model.
@@ -285,7 +279,7 @@ def load(
         os.fspath(model),
         dict(columns or {}),
         answers=answers,
-        min_probability=min_probability,
+        decision=Decision(temperature, min_probability),
         batch_size=batch_size,
     )
     found = _find(settings)

@@ -10,9 +10,7 @@ from typing import Any
 from absl import flags
 
 
-def setting(
-    define: Callable, help: str, default: Any = dataclasses.MISSING, **options
-) -> dataclasses.Field:
+def setting(define: Callable, help: str, default: Any = dataclasses.MISSING, **options) -> Any:
     """Returns a dataclass field that also describes its flag.
 
     `define` is a function such as `flags.DEFINE_integer`; `options` are its further arguments. The

@@ -34,14 +34,19 @@ class MultiLabelModule(RegressorModule):
 
 
 class ClassifierModule(RegressorModule):
-    """Labels a text, or a pair; "unsure" below `min_probability` of task.json, if it has one."""
+    """Labels a text, or a pair.
 
-    may_be_unsure = True
+    If task.json has a `temperature`, probabilities are at it; and the label is "unsure" below its
+    `min_probability`.
+    """
+
     table = signatures.CLASSIFIER
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
         logits = self.logits(tokens)
+        if temperature := self.served.task.get("temperature"):
+            logits /= temperature
         answers = KINDS[self.served.kind].answers(logits)
         label = tf.gather(self.labels()["labels"], tf.argmax(logits, axis=-1))
         if minimum := self.served.task.get("min_probability"):

@@ -63,11 +63,9 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     Attributes:
       table: the kind's signatures.
       has_python_tokenizer: whether an AlbertTokenizer can replace `tokenizer`.
-      may_be_unsure: whether the kind can answer `unsure`; see kinds.UNSURE.
     """
 
     table: dict[str, signatures.Signature]
-    may_be_unsure = False
     has_python_tokenizer = True
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
@@ -90,7 +88,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         vocabulary = os.path.join(served.model_dir, served.tokenizer.vocabulary_name)
         self.vocab_file = tf.saved_model.Asset(vocabulary)
         self.config_file = tf.saved_model.Asset(config_file)
-        if served.task:  # written anew, because model_dir's task.json has no min_probability
+        if served.task:  # written anew, because model_dir's task.json has no Decision
             task_file = os.path.join(directory.name, TASK_FILE)
             files.write_json(task_file, served.task)
             self.task_file = tf.saved_model.Asset(task_file)

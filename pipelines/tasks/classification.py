@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.jobs.decision import decided
 from albert_tf.kinds import UNSURE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -20,7 +21,7 @@ from .reading.examples import AnyExample, id_and_label
 from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, describe_texts, warn_of_rounding
 from .reading.tables import as_label, as_number, read_rows, read_table, write_table
-from .scoring.confidence import confidence
+from .scoring.confidence import confidence, tempered
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
 from .scoring.metrics import (
     METRICS,
@@ -83,7 +84,7 @@ class ClassificationTask(LabelledTask):
 
     Attributes:
       top_k: see answers.
-      min_probability: a label with a lower probability is not predicted, but UNSURE.
+      temperature, min_probability: see Decision.
     """
 
     fields = _FIELDS
@@ -91,6 +92,7 @@ class ClassificationTask(LabelledTask):
     activation = "softmax"
     block_size = 4000
     top_k = 5
+    temperature = 1.0
     min_probability = 0.0
 
     def __init__(
@@ -125,17 +127,8 @@ class ClassificationTask(LabelledTask):
                 if description["has_pairs"]
                 else "--text_pair_column: the model reads single texts: remove it"
             )
+        vars(task).update(decided(description))
         return task
-
-    def predict_unsure(self, min_probability: float) -> None:
-        """See Task.predict_unsure."""
-        if self.is_regression or self.activation != "softmax":
-            super().predict_unsure(min_probability)
-        if not 0 <= min_probability <= 1:
-            raise UserError(f"min_probability={min_probability}: expected a number from 0 to 1")
-        if UNSURE in self.labels:
-            raise UserError(f"--min_probability: {UNSURE!r} is a label of this model: omit it")
-        self.min_probability = min_probability
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -273,6 +266,8 @@ class ClassificationTask(LabelledTask):
             columns["prediction"] = [float(str(number)) for number in numbers]
             return Answers(columns, {**exact, "number": numbers})
         probabilities = probabilities_of(outputs, features is None, self.activation)
+        if self.temperature != 1:
+            probabilities = tempered(probabilities, self.temperature)
         columns["prediction"] = self.predictions(probabilities)
         columns.update(self._probability_columns(probabilities))
         if _has_one_label(examples):

@@ -104,10 +104,6 @@ class Task(abc.ABC):
         arguments = {name: description[name] for name in cls.stored if name in description}
         return cls(description["task"], {}, named, **arguments)
 
-    def predict_unsure(self, min_probability: float) -> None:
-        """Sets the probability below which no label is predicted."""
-        raise UserError("--min_probability is for models that choose one label: omit it")
-
     def read(self, split: str) -> list | None:
         """Returns the examples of a split, in the files' order; None if there is no such split.
 

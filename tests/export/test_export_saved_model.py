@@ -12,11 +12,13 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
+from albert_tf.jobs.decision import Decision
 from export import export_saved_model, versions
 from export.ask import ask
 from export.export_saved_model import export
 from export.loading import load_module, open_checkpoint
 from pipelines.predict import load
+from tests.builders import near
 from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
 from tests.export.task_models import LABELS, TASKS
 from tests.export.task_models import ask as answers_to
@@ -93,8 +95,10 @@ def test_a_fine_tuned_model_is_exported_and_asked(make_module, tmp_path, unverif
 
 def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified):
     directory = make_module(TASKS["classifier"]).served.model_dir
-    made = export(checkpoint=directory, output=str(tmp_path), min_probability=0.9999)
-    assert json.loads((tmp_path / "1/assets/task.json").read_text())["min_probability"] == 0.9999
+    decision = Decision(temperature=0.7, min_probability=0.9999)
+    made = export(checkpoint=directory, output=str(tmp_path), decision=decision)
+    task = json.loads((tmp_path / "1/assets/task.json").read_text())
+    assert (task["temperature"], task["min_probability"]) == (0.7, 0.9999)
     signature = tf.saved_model.load(made).signatures["serving_default"]
     texts = {"text": tf.constant(["a fox runs"]), "text_pair": tf.constant(["some dog"])}
     assert signature(**texts)["label"].numpy() == [b"unsure"]
@@ -108,9 +112,16 @@ def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified):
     between = load(made, min_probability=np.mean([max(row) for row in likely])).predict(rows)
     expected = ["unsure", labels[1]] if max(likely[0]) < max(likely[1]) else [labels[0], "unsure"]
     assert [row["prediction"] for row in between] == expected
-    multilabel = make_module(TASKS["multilabel"]).served.model_dir
-    with pytest.raises(ValueError, match="is for models that choose one label"):
-        export(checkpoint=multilabel, output=str(tmp_path), min_probability=0.5)
+    # A run at the same temperature, and the export at another, answer alike.
+    exported = signature(**texts)["probabilities"].numpy()[0]
+    np.testing.assert_allclose(exported, likely[0], atol=1e-5)
+    for temperature in (0.7, 1.0, 3.0):
+        of_run, of_export = (
+            load(path, temperature=temperature, min_probability=0.0).predict(rows)
+            for path in (directory, made)
+        )
+        assert near(of_export, 1e-5) == of_run
+        assert (of_run == near(sure, 1e-5)) == (temperature == 0.7)
 
 
 def test_a_checkpoint_is_opened_as_what_it_is(model_dir, make_module, tmp_path):

@@ -4,9 +4,11 @@ import json
 import shutil
 import statistics
 
+import numpy as np
 import pytest
 
 import albert_tf
+from albert_tf.jobs.decision import Decision
 from albert_tf.storage.errors import UserError
 from pipelines import predict as predict_lib
 from pipelines.predict import PredictionSettings
@@ -61,7 +63,8 @@ def test_unsure_rows_are_counted_apart(tuned, table, tmp_path):
     rows = read_tsv(seed / "predictions/dev_predictions.tsv")
     best = sorted(max(float(v) for k, v in row.items() if "probability_" in k) for row in rows)
     minimum = best[DEV // 2]
-    found = predict(seed, table / "dev.tsv", tmp_path / "out.csv", min_probability=minimum)
+    decision = Decision(min_probability=minimum)
+    found = predict(seed, table / "dev.tsv", tmp_path / "out.csv", decision=decision)
     predictions = [row["prediction"] for row in read(tmp_path / "out.csv")]
     assert found["metrics"]["answered"] == pytest.approx(0.5, abs=0.05)
     assert predictions.count("unsure") == DEV - round(DEV * found["metrics"]["answered"])
@@ -70,6 +73,14 @@ def test_unsure_rows_are_counted_apart(tuned, table, tmp_path):
     assert found["metrics"]["accuracy"] == pytest.approx(accuracy)
     low, high = found["intervals"]["accuracy"]
     assert low < accuracy < high and found["intervals"].keys() == {"accuracy", "macro_f1"}
+
+    warm = Decision(temperature=2.5, min_probability=0.0)
+    predict(seed, table / "dev.tsv", tmp_path / "warm.csv", decision=warm)
+    name = "probability_river"
+    found = rows, read(tmp_path / "warm.csv")
+    odds = (np.array([float(row[name]) for row in of]) for of in found)
+    likely, tempered = (np.log(of / (1 - of)) for of in odds)
+    np.testing.assert_allclose(tempered, likely / 2.5, atol=1e-3)
 
 
 @pytest.mark.usefixtures("eager")

@@ -22,6 +22,7 @@ from ..multiple_choice import MultipleChoiceTask
 from ..reading.examples import AnyExample
 from ..reading.sequences import Sequences
 from ..reading.tables import write_table
+from ..scoring.confidence import tempered
 from ..squad import SquadTask
 from ..task import Task
 from ..token_classification import TokenClassificationTask
@@ -190,6 +191,7 @@ class Export:
         self.identity = {"weights": hash_of_weights(path)}
         self._task, self._batch_size = task, batch_size
         self._loaded = tf.saved_model.load(path)
+        self._temperature = read_description(path).get("temperature")
         signatures = self._loaded.signatures
         # Models that tag words have a signature for texts that are already divided into words.
         self._ask = signatures["words" if "words" in signatures else "serving_default"]
@@ -207,6 +209,9 @@ class Export:
             inputs = _inputs([examples[place] for place in places])
             outputs = {**self._ask(**inputs), **self._ask_unknown_share(**inputs)}
             outputs = {name: values.numpy() for name, values in outputs.items()}
+            if self._temperature:  # the task expects probabilities at 1
+                at_1 = tempered(outputs["probabilities"], 1 / self._temperature)
+                outputs["probabilities"] = at_1
             for row, place in enumerate(places):
                 found[place] = {name: values[row] for name, values in outputs.items()}
         columns = self._task.answers(examples, None, found).columns

@@ -1,4 +1,4 @@
-"""How far a classifier's probabilities can be trusted: calibration, and thresholds for "unsure"."""
+"""How far probabilities can be trusted: calibration, a temperature, and thresholds."""
 
 from __future__ import annotations
 
@@ -6,30 +6,44 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy import optimize, special
 
+from albert_tf.jobs.decision import TEMPERATURES
 from albert_tf.metrics import wilson_interval
 
 _BINS = 15
 # Precisions that users ask for.
 PRECISIONS = (0.9, 0.95, 0.99)
-_FEWEST_ROWS = 20  # at or above a threshold; the precision of fewer rows is a matter of luck
+# At or above a threshold, or for a temperature: fewer rows are a matter of luck.
+_FEWEST_ROWS = 20
 
 
 def confidence(answers: np.ndarray, probabilities: np.ndarray) -> dict:
     """Returns `calibration_error` and `thresholds`, see the functions of these names.
 
-    `answers` are the right classes, int [n]; `probabilities` float64 [n, classes].
+    `answers` are the right classes, int [n]; `probabilities` float64 [n, classes]. If there is a
+    `temperature` that lowers the error, it is there too, with `calibration_error_at_temperature`,
+    and the thresholds are those at this temperature.
     """
-    best, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == answers
-    return {
-        "calibration_error": calibration_error(best, right),
-        "thresholds": thresholds(best, right),
-    }
+    right = probabilities.argmax(axis=1) == answers
+    before = calibration_error(probabilities.max(axis=1), right)
+    found: dict[str, Any] = {"calibration_error": before}
+    if temperature := fit_temperature(answers, probabilities):
+        cooled = tempered(probabilities, temperature)
+        after = calibration_error(cooled.max(axis=1), right)
+        if after < before:
+            found.update(temperature=temperature, calibration_error_at_temperature=after)
+            probabilities = cooled
+    return {**found, "thresholds": thresholds(probabilities.max(axis=1), right)}
 
 
 def describe_confidence(found: Mapping[str, Any]) -> list[str]:
-    """Returns a line about each of PRECISIONS in a result of `confidence`."""
-    lines = []
+    """Returns lines about the temperature and each of PRECISIONS in a result of `confidence`."""
+    lines, flag = [], ""
+    if temperature := found.get("temperature"):  # results of version 0.13.0 have none
+        before, after = (found[f"calibration_error{at}"] for at in ("", "_at_temperature"))
+        lines.append(f"temperature {temperature}: calibration error {before:.3f} -> {after:.3f}")
+        flag = f"--temperature={temperature} "
     for wished in map(str, PRECISIONS):
         row = found["thresholds"].get(wished)
         if not row:
@@ -39,7 +53,7 @@ def describe_confidence(found: Mapping[str, Any]) -> list[str]:
         else:
             low, high = row["interval"]
             lines.append(
-                f"precision {wished:<5} needs --min_probability={row['min_probability']}: "
+                f"precision {wished:<5} needs {flag}--min_probability={row['min_probability']}: "
                 f"{100 * row['share']:.1f} % of the rows, {100 * row['precision']:.1f} % of them "
                 f"right (95 % interval {100 * low:.1f} to {100 * high:.1f})"
             )
@@ -59,6 +73,32 @@ def calibration_error(best: np.ndarray, right: np.ndarray) -> float:
     return float(np.abs(differences).sum() / len(best))
 
 
+def tempered(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+    """Returns softmax(logits / temperature), float64, of the softmax of logits, [n, classes]."""
+    logits = np.log(np.maximum(probabilities.astype(np.float64), np.finfo(np.float64).tiny))
+    return special.softmax(logits / temperature, axis=1)
+
+
+def fit_temperature(answers: np.ndarray, probabilities: np.ndarray) -> float | None:
+    """Returns the temperature with the least negative log-likelihood of `answers`, in 3 digits.
+
+    For the arguments see `confidence`. None: there are fewer than 20 rows, or all are right, and
+    the lower a temperature, the better it fits.
+
+    Source: Guo et al. 2017, section 4.2.
+    """
+    if len(answers) < _FEWEST_ROWS or (probabilities.argmax(axis=1) == answers).all():
+        return None
+    rows = np.arange(len(answers))
+
+    def loss(log_temperature: float) -> float:
+        likely = tempered(probabilities, np.exp(log_temperature))[rows, answers]
+        return -np.log(np.maximum(likely, np.finfo(np.float64).tiny)).mean()
+
+    best = optimize.minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded").x
+    return float(f"{np.exp(best):.3g}")
+
+
 def thresholds(best: np.ndarray, right: np.ndarray) -> dict[str, dict]:
     """Returns wished precision -> the lowest probability of the best class that reaches it.
 
@@ -67,22 +107,30 @@ def thresholds(best: np.ndarray, right: np.ndarray) -> dict[str, dict]:
     rows reaches is left out. The threshold is chosen on these rows, so on others the precision is
     lower on average.
     """
-    # All is counted at the rounded values, which users copy.
-    best = np.floor(1e6 * best) / 1e6
-    order = np.argsort(-best, kind="stable")
-    hits, counts = np.cumsum(right[order]), np.arange(1, len(best) + 1)
-    # A threshold takes all rows of one probability or none of them.
-    is_last = np.append(np.diff(best[order]) != 0, True)
+    values, hits, counts = _possible_thresholds(best, right)
     found = {}
     for wished in PRECISIONS:
-        enough = is_last & (hits >= wished * counts) & (counts >= _FEWEST_ROWS)
-        enough = np.flatnonzero(enough)
+        enough = np.flatnonzero((hits >= wished * counts) & (counts >= _FEWEST_ROWS))
         if len(enough):
             count, hit = int(counts[enough[-1]]), int(hits[enough[-1]])
             found[str(wished)] = {
-                "min_probability": float(best[order][enough[-1]]),
+                "min_probability": float(values[enough[-1]]),
                 "precision": hit / count,
                 "interval": list(wilson_interval(hit, count)),
                 "share": count / len(best),
             }
     return found
+
+
+def _possible_thresholds(
+    best: np.ndarray, right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns all thresholds, falling; of the rows at or above each, how many are right, and all.
+
+    All is counted at values rounded down to 6 digits, which users copy.
+    """
+    best = np.floor(1e6 * best) / 1e6
+    order = np.argsort(-best, kind="stable")
+    # A threshold takes all rows of one probability or none of them.
+    last = np.flatnonzero(np.append(np.diff(best[order]) != 0, True))
+    return best[order][last], np.cumsum(right[order])[last], last + 1

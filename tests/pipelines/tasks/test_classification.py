@@ -117,17 +117,18 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     assert details["intervals"].keys() == figures.keys()
     assert all(low <= figures[name] <= high for name, (low, high) in details["intervals"].items())
     assert details["confidence"]["thresholds"] == {}, "of four rows"
-    with pytest.raises(UserError, match="expected a number from 0 to 1"):
-        task.predict_unsure(80)
-    # Of probabilities 0.98, 0.91, 0.79 and 0.58 the last is wrong.
     assert task.intervals(answers.rows()) == details["intervals"]
-    task.predict_unsure(0.6)
+    # Of probabilities 0.98, 0.91, 0.79 and 0.58 the last is wrong.
+    task.min_probability = 0.6
     unsure = task.answers(examples, examples, outputs)
     assert unsure.columns["prediction"] == ["good", "bad", "unsure", "odd"]
     assert task.score(unsure.rows()) == {"accuracy": 1.0, "macro_f1": 1.0, "answered": 0.75}
     assert task.intervals(unsure.rows())["accuracy"] == pytest.approx([0.4385, 1], abs=1e-4)
     assert task.intervals({**row, "prediction": "unsure"} for row in unsure.rows()) == {}
-    task.min_probability = 0.0
+    task.min_probability, task.temperature = 0.0, 2.0
+    found = task.answers(examples, examples, outputs).columns["probability_good"]
+    assert found[1] == pytest.approx(1 / (np.exp(1.5) + 2), abs=1e-6)
+    task.temperature = 1.0
 
     out = tmp_path / "out"
     paths = task.write(str(out), "dev", examples, answers)

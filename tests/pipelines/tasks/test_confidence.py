@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy import special
 
 from pipelines.tasks.scoring import confidence
 
@@ -47,3 +48,59 @@ def test_a_precision_that_is_never_reached_or_by_few_rows():
     assert few == {}
     [line, *_] = confidence.describe_confidence({"thresholds": few})
     assert line == "precision 0.9   is not reached by 20 rows or more"
+
+
+def sample(rng, rows, sureness):
+    """Labels drawn from a model's probabilities at temperature `sureness`, and these at 1."""
+    logits = sureness * rng.normal(0, 2.5, (rows, 4))
+    answers = [rng.choice(4, p=row) for row in special.softmax(logits / sureness, axis=1)]
+    return np.array(answers), special.softmax(logits, axis=1)
+
+
+@pytest.mark.parametrize("sureness", [0.5, 2.5])
+def test_a_temperature_fits_a_model_that_is_too_sure_or_not_sure_enough(sureness):
+    rng = np.random.default_rng(1)
+    found = confidence.confidence(*sample(rng, 3000, sureness))
+    assert found["temperature"] == pytest.approx(sureness, rel=0.1)
+    assert found["temperature"] == float(f"{found['temperature']:.3g}"), "users copy it"
+    before, after = found["calibration_error"], found["calibration_error_at_temperature"]
+    assert before > 0.08 and after < 0.03
+    line, *others = confidence.describe_confidence(found)
+    copied = f"--temperature={found['temperature']}"
+    expected = f"temperature {found['temperature']}: calibration error {before:.3f} -> {after:.3f}"
+    assert line == expected and copied in others[2] and "--min_probability=" in others[2]
+    # Rows that did not fit it, and the printed threshold at it.
+    answers, probabilities = sample(rng, 3000, sureness)
+    cooled = confidence.tempered(probabilities, found["temperature"])
+    np.testing.assert_allclose(cooled.sum(axis=1), 1)
+    best, right = cooled.max(axis=1), cooled.argmax(axis=1) == answers
+    assert confidence.calibration_error(best, right) < 0.03
+    row = found["thresholds"]["0.95"]
+    assert right[best >= row["min_probability"]].mean() == pytest.approx(0.95, abs=0.03)
+
+
+def test_a_temperature_of_labels_of_chance_leaves_nothing_to_be_sure_of():
+    rng = np.random.default_rng(2)
+    (_, probabilities), answers = sample(rng, 1000, 3.0), rng.integers(4, size=1000)
+    found = confidence.confidence(answers, probabilities)
+    assert found["temperature"] > 15 and found["calibration_error"] > 0.6
+    assert found["calibration_error_at_temperature"] < 0.15
+    assert confidence.tempered(probabilities, found["temperature"]).max() < 0.6
+
+
+def test_no_temperature_of_few_rows_of_right_rows_or_of_a_calibrated_model():
+    rng = np.random.default_rng(3)
+    answers, probabilities = sample(rng, 20, 3.0)
+    assert confidence.fit_temperature(answers, probabilities) > 1
+    assert confidence.fit_temperature(answers[:19], probabilities[:19]) is None
+    assert confidence.fit_temperature(probabilities.argmax(axis=1).repeat(2),
+                                      probabilities.repeat(2, axis=0)) is None  # fmt: skip
+    # Two rows of three are right, with 2/3: the error is 0, which no temperature lowers.
+    even = np.tile([2 / 3, 1 / 3], (60, 1))
+    found = confidence.confidence(np.arange(60) % 3 // 2, even)
+    assert found["calibration_error"] < 1e-12 and "temperature" not in found
+
+
+def test_tempered_probabilities_that_are_0():
+    found = confidence.tempered(np.array([[1.0, 0.0], [0.8, 0.2]]), 2.0)
+    np.testing.assert_allclose(found, [[1, 0], [2 / 3, 1 / 3]], atol=1e-9)
