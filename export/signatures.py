@@ -196,13 +196,16 @@ REGRESSOR = {
 }
 
 # Predicts each label's probability for a text, or for a pair if the task has pairs. Fine-tuning
-# treats a label with a probability of 0.5 or more as predicted.
+# treats a label with a probability of 0.5 or more as predicted. If task.json has
+# `label_thresholds`, there is also _PREDICTED.
 MULTILABEL = {
     **_from_texts_and_examples(_TEXTS, {"probabilities": "float32 [batch, labels]"}),
     **_UNKNOWN,
     **_LABELS,
     **COMMON,
 }
+
+_PREDICTED = {"predicted": "int32 [batch, labels]"}  # 1: the probability reaches its threshold
 
 TOKEN_CLASSIFIER = {
     # Finds the entities in a text, read in overlapping windows. If the model's labels are not for
@@ -275,6 +278,13 @@ def of_task(table: dict[str, Signature], task: dict) -> dict[str, Signature]:
 
     `task` is the content of task.json, or {} for a model without a task.
     """
+    if "label_thresholds" in task:
+        table = {
+            name: Signature(of.inputs, {**of.outputs, **_PREDICTED})
+            if "probabilities" in of.outputs
+            else of
+            for name, of in table.items()
+        }
     if task.get("has_pairs", True):
         return table
     of_text: dict[str, Signature] = {

@@ -255,6 +255,7 @@ def load(
     answers: str | None = None,
     min_probability: float | None = None,
     temperature: float | None = None,
+    label_thresholds: Mapping[str, float] | str | None = None,
 ) -> Predictor:
     """Loads a model for predictions in Python.
 
@@ -269,6 +270,8 @@ def load(
       answers: for a pre-trained model, one of pretrained.ANSWERS. None: the first of them.
       min_probability: a classifier predicts "unsure" below it. None: as the export was made.
       temperature: a classifier's logits are divided by it. None: as the export was made, or 1.
+      label_thresholds: label -> the probability from which a model of several labels predicts it.
+        None: as the export was made, or 0.5.
 
     Raises:
       UserError: if there is no such model.
@@ -279,7 +282,7 @@ def load(
         os.fspath(model),
         dict(columns or {}),
         answers=answers,
-        decision=Decision(temperature, min_probability),
+        decision=Decision(temperature, min_probability, label_thresholds),
         batch_size=batch_size,
     )
     found = _find(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from absl import flags
 
 from albert_tf.kinds import UNSURE
 from albert_tf.storage.errors import UserError
-from .settings import setting
+from .settings import numbers_by_label, setting
 
 TEMPERATURES = (0.05, 20.0)
 _LIMITS = {"temperature": TEMPERATURES, "min_probability": (0.0, 1.0)}
@@ -18,7 +19,11 @@ _LIMITS = {"temperature": TEMPERATURES, "min_probability": (0.0, 1.0)}
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Values that fine-tuning prints for dev; None: the export's, or none."""
+    """Values that fine-tuning prints for dev; None: the export's, or none.
+
+    Attributes:
+      label_thresholds: label -> lowest probability at which it is predicted; or the flag's text.
+    """
 
     temperature: float | None = setting(
         flags.DEFINE_float,
@@ -32,6 +37,13 @@ class Decision:
         "what reaches which precision on dev. Default: none, or an export's own.",
         None,
     )
+    label_thresholds: Mapping[str, float] | str | None = setting(
+        flags.DEFINE_string,
+        "multilabel: the probability from which a label is predicted, as comma-separated "
+        "label=number; other labels need 0.5. Fine-tuning prints which are better on dev. "
+        "Default: 0.5, or an export's own.",
+        None,
+    )
 
     def apply(self, task: dict[str, Any]) -> dict[str, Any]:
         """Returns the content of a task.json with the values that are not None.
@@ -41,8 +53,13 @@ class Decision:
         """
         given = {name: value for name, value in vars(self).items() if value is not None}
         for name, value in given.items():
-            if task.get("kind") != "classifier":
-                raise UserError(f"--{name} is for models that choose one label: omit it")
+            is_multilabel = name == "label_thresholds"
+            if task.get("kind") != ("multilabel" if is_multilabel else "classifier"):
+                chosen = "several labels per row" if is_multilabel else "one label"
+                raise UserError(f"--{name} is for models that choose {chosen}: omit it")
+            if is_multilabel:
+                given[name] = _thresholds(value, task["labels"])
+                continue
             low, high = _LIMITS[name]
             if not low <= value <= high:
                 raise UserError(f"--{name}={value}: expected a number from {low:g} to {high:g}")
@@ -58,3 +75,16 @@ def decided(task: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of a Decision that a task.json has."""
     names = [field.name for field in dataclasses.fields(Decision)]
     return {name: task[name] for name in names if name in task}
+
+
+def _thresholds(value: Mapping[str, float] | str, labels: list[str]) -> dict[str, float]:
+    flag = "label_thresholds"
+    if isinstance(value, str):
+        value = numbers_by_label(flag, value, math.isfinite, "numbers such as neg=0.3,pos=0.6")
+    for label, threshold in value.items():
+        if label not in labels:
+            known = ", ".join(map(repr, labels[:20])) + ", ..." * (len(labels) > 20)
+            raise UserError(f"--{flag}: unknown label {label!r}; the model has {known}")
+        if not 0 <= threshold <= 1:
+            raise UserError(f"--{flag}: {label!r} has {threshold}; expected a number from 0 to 1")
+    return dict(value)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 from absl import flags
+
+from albert_tf.storage.errors import UserError
 
 
 def setting(define: Callable, help: str, default: Any = dataclasses.MISSING, **options) -> Any:
@@ -45,3 +49,26 @@ def settings_from_flags(settings: type, **others) -> Any:
 def flag_names(settings: type) -> list[str]:
     """Returns the names of the fields made by `setting`, which are also the flags' names."""
     return [field.name for field in dataclasses.fields(settings) if "define" in field.metadata]
+
+
+def numbers_by_label(
+    flag: str, text: str, is_valid: Callable[[float], bool], expected: str
+) -> dict[str, float]:
+    """Returns the value of a flag such as "neg=1,pos=2.5"; commas and `=` may be in labels.
+
+    Raises:
+      UserError: for a part that is no valid number, and for a label that is there twice.
+    """
+    numbers: dict[str, float] = {}
+    for part in re.findall(r".+?=[^=,]*(?:,|$)|.+", text):
+        label, _, number = part.rstrip(",").rpartition("=")
+        label = label.strip()
+        if label in numbers:
+            raise UserError(f"--{flag}={text}: {label!r} is there twice")
+        try:
+            numbers[label] = float(number)
+        except ValueError:
+            numbers[label] = math.nan
+        if not label or not is_valid(numbers[label]):
+            raise UserError(f"--{flag}={text}: {part!r} is no label=number; expected {expected}")
+    return numbers

@@ -28,9 +28,21 @@ class RegressorModule(TextModule):
 
 
 class MultiLabelModule(RegressorModule):
-    """Computes the probability of each label for a text, or a pair."""
+    """Computes the probability of each label for a text, or a pair.
+
+    With `label_thresholds` of task.json also which labels are predicted.
+    """
 
     table = signatures.MULTILABEL
+
+    def answer(self, tokens: dict) -> dict:
+        """See ServingModule.answer."""
+        answers, task = super().answer(tokens), self.served.task
+        if "label_thresholds" not in task:
+            return answers
+        least = [task["label_thresholds"].get(label, 0.5) for label in task["labels"]]
+        is_predicted = answers["probabilities"] >= tf.constant(least, tf.float32)
+        return {**answers, "predicted": tf.cast(is_predicted, tf.int32)}
 
 
 class ClassifierModule(RegressorModule):

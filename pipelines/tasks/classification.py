@@ -84,7 +84,7 @@ class ClassificationTask(LabelledTask):
 
     Attributes:
       top_k: see answers.
-      temperature, min_probability: see Decision.
+      temperature, min_probability, label_thresholds: see Decision; the last is of MultiLabelTask.
     """
 
     fields = _FIELDS
@@ -94,6 +94,7 @@ class ClassificationTask(LabelledTask):
     top_k = 5
     temperature = 1.0
     min_probability = 0.0
+    label_thresholds: Mapping[str, float] = {}
 
     def __init__(
         self,
@@ -270,9 +271,10 @@ class ClassificationTask(LabelledTask):
             probabilities = tempered(probabilities, self.temperature)
         columns["prediction"] = self.predictions(probabilities)
         columns.update(self._probability_columns(probabilities))
+        if all(example.label is not None for example in examples):
+            exact["probabilities"] = probabilities
         if _has_one_label(examples):
             places = self.label_array(examples)
-            exact["probabilities"] = probabilities
             exact["probability_of_label"] = probabilities[np.arange(len(places)), places]
         return Answers(columns, exact)
 

@@ -16,8 +16,9 @@ from albert_tf.storage.errors import UserError
 from .classification import ClassificationTask, Example
 from .reading.split_report import describe_labels, describe_texts
 from .reading.tables import as_label, as_text
+from .scoring.confidence import label_thresholds
 from .scoring.metrics import METRICS
-from .task import Columns, Description, Files
+from .task import Answers, Columns, Description, Files
 
 _THRESHOLD = 0.5
 # Lists as NumPy prints them, and [a, b]; but not [a],[b], which are two labels.
@@ -30,6 +31,8 @@ _LONGEST_LIST, _LONGEST_OTHER_LIST = 100_000, 1000  # characters
 
 class MultiLabelTask(ClassificationTask):
     """A sigmoid for each label; labels with a probability of 0.5 or more are predicted.
+
+    `label_thresholds` has the labels for which it is another probability.
 
     A cell holds labels divided by `label_separator`; an empty cell means no label. In JSON it may
     be a list. Example.label is the tuple of an example's labels.
@@ -137,10 +140,18 @@ class MultiLabelTask(ClassificationTask):
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels of each row, joined by the separator."""
+        least = [self.label_thresholds.get(label, _THRESHOLD) for label in self.labels]
         return [
             self.as_cell(tuple(self.labels[place] for place in np.flatnonzero(row)))
-            for row in probabilities >= _THRESHOLD
+            for row in probabilities >= np.array(least)
         ]
+
+    def details(self, examples: list[Example], answers: Answers) -> dict:
+        """See Task.details: metrics per label, and thresholds with which F1 is better."""
+        if not examples or any(example.label is None for example in examples):
+            return {}
+        known, found = self.label_array(examples) > 0, np.array(answers.exact["probabilities"])
+        return {"labels": label_thresholds(known, found, self.labels)}
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
         """See Task.score."""

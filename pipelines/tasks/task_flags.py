@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 from absl import flags
 
+from albert_tf.jobs.settings import numbers_by_label
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from . import glue
@@ -230,22 +231,8 @@ def _class_weights(text: str | None) -> dict[str, float] | str | None:
     """Returns the value of --class_weights: "balanced", weights by label, or None."""
     if text is None or text == "balanced":
         return text
-    weights = {}
-    for part in text.split(","):
-        label, _, weight = part.rpartition("=")
-        label = label.strip()
-        if label in weights:
-            raise UserError(f"--class_weights={text}: {label!r} is there twice")
-        try:
-            weights[label] = float(weight)
-        except ValueError:
-            weights[label] = 0.0
-        if not label or not 0 < weights[label] < 1e6:
-            raise UserError(
-                f"--class_weights={text}: {part!r} is no label=weight; expected balanced, or "
-                "weights above 0 such as neg=1,pos=2.5"
-            )
-    return weights
+    expected = "balanced, or weights above 0 such as neg=1,pos=2.5"
+    return numbers_by_label("class_weights", text, lambda weight: 0 < weight < 1e6, expected)
 
 
 def _require_data_dir(values: flags.FlagValues) -> None:

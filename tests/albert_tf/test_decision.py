@@ -1,6 +1,7 @@
 import pytest
 
 from albert_tf.jobs.decision import Decision, decided
+from albert_tf.jobs.settings import numbers_by_label
 from tests.builders import raises_one_line
 
 CLASSIFIER = {"kind": "classifier", "labels": ["a", "b, c", "d=e"]}
@@ -13,6 +14,7 @@ MULTILABEL = {**CLASSIFIER, "kind": "multilabel"}
         (CLASSIFIER, {"temperature": 0.0}, "--temperature=0.0: expected a number from 0.05 to 20"),
         (CLASSIFIER, {"temperature": float("nan")}, "--temperature=nan: expected a number"),
         (CLASSIFIER, {"min_probability": 80}, "--min_probability=80: expected a number from 0 to"),
+        (CLASSIFIER, {"label_thresholds": "a=1"}, "for models that choose several labels per row"),
         (MULTILABEL, {"temperature": 1.5}, "--temperature is for models that choose one label"),
         ({"kind": "regressor"}, {"min_probability": 0.5}, "is for models that choose one label"),
         ({}, {"temperature": 1.5}, "is for models that choose one label: omit it"),
@@ -21,6 +23,10 @@ MULTILABEL = {**CLASSIFIER, "kind": "multilabel"}
             {"min_probability": 0.5},
             "'unsure' is a label",
         ),
+        (MULTILABEL, {"label_thresholds": "a=0.2,x=1"}, "unknown label 'x'; the model has 'a', 'b"),
+        (MULTILABEL, {"label_thresholds": {"a": 2}}, "'a' has 2; expected a number from 0 to 1"),
+        (MULTILABEL, {"label_thresholds": "a=inf"}, "'a=inf' is no label=number; expected numbers"),
+        (MULTILABEL, {"label_thresholds": "runs/x"}, "'runs/x' is no label=number; expected num"),
     ],
 )
 def test_values_that_do_not_fit_a_model(task, values, message):
@@ -30,6 +36,13 @@ def test_values_that_do_not_fit_a_model(task, values, message):
 
 def test_values_of_a_model():
     assert Decision().apply(MULTILABEL) == MULTILABEL and decided(MULTILABEL) == {}
+    decision = Decision(label_thresholds="b, c=0.25, a=1e-05,d=e=.5")
+    thresholds = {"b, c": 0.25, "a": 1e-5, "d=e": 0.5}
+    task = decision.apply(MULTILABEL)
+    assert task == {**MULTILABEL, "label_thresholds": thresholds}
+    assert Decision(label_thresholds=thresholds).apply(MULTILABEL) == task
     exported = Decision(temperature=2.0, min_probability=0.5).apply(CLASSIFIER)
     again = Decision(min_probability=0.0).apply(exported)
     assert decided(again) == {"temperature": 2.0, "min_probability": 0.0}
+    with raises_one_line("'a' is there twice"):
+        numbers_by_label("flag", "a=1,b=2,a=3", bool, "")

@@ -124,6 +124,35 @@ def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified):
         assert (of_run == near(sure, 1e-5)) == (temperature == 0.7)
 
 
+def test_label_thresholds_of_an_export(make_module, tmp_path):
+    """Verified in a fresh process, and asked by pipelines.predict."""
+    module = make_module(TASKS["multilabel"])
+    directory = module.served.model_dir
+    texts = {"text": ["a fox runs", "", "b"], "text_pair": ["some dog", "x", "c"]}
+    likely = answers_to(module, **texts)["probabilities"]
+    chosen = {LABELS[0]: float(np.mean(likely[:2, 0])), LABELS[2]: 0.0}
+    decision = Decision(label_thresholds=chosen)
+    made = export(checkpoint=directory, output=str(tmp_path), decision=decision)
+    loaded = tf.saved_model.load(made)
+    answer = loaded.signatures["serving_default"](**{n: tf.constant(t) for n, t in texts.items()})
+    expected = likely >= [chosen[LABELS[0]], 0.5, 0.0]
+    np.testing.assert_array_equal(answer["predicted"], expected)
+    assert expected[:, 0].any() and not expected[:, 0].all()
+    assert "-> probabilities, predicted" in export_saved_model.how_to_use(made)
+    examples = loaded.signatures["examples"]
+    assert examples.structured_outputs["predicted"].dtype == tf.int32
+    assert examples(examples=tf.constant([b"no"]))["predicted"].numpy().tolist() == [[-1] * 3]
+    rows = [{"first": a, "second": b} for a, b in zip(*texts.values())]
+    named = [",".join(np.array(LABELS)[row]) for row in expected]
+    for path, values in ((made, None), (directory, chosen)):
+        found = load(path, label_thresholds=values).predict(rows)
+        assert [row["prediction"] for row in found] == named
+    halves = load(made, label_thresholds={}).predict(rows)
+    assert [row["prediction"] for row in halves] == [
+        ",".join(np.array(LABELS)[p >= 0.5]) for p in likely
+    ]
+
+
 def test_a_checkpoint_is_opened_as_what_it_is(model_dir, make_module, tmp_path):
     served = open_checkpoint(str(model_dir))
     assert (served.kind, served.task, served.max_seq_length) == ("pretraining", {}, 67)

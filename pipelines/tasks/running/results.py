@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from albert_tf.storage import files
-from ..scoring.confidence import describe_confidence
+from ..scoring.confidence import describe_confidence, describe_label_thresholds
 from ..scoring.metrics import describe_figures_of_labels
 
 RESULTS_FILE = "results.json"
@@ -77,6 +77,7 @@ def _describe_details(details: Mapping[str, dict], seed: str) -> list[str]:
     labels, lines, chosen = details.get("labels", {}), [], []
     if labels:
         lines = describe_figures_of_labels(labels, f"labels of seed {seed}")
+        chosen = describe_label_thresholds(labels)
     if "confidence" in details:
         chosen = describe_confidence(details["confidence"])
     if chosen:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ from scipy import optimize, special
 
 from albert_tf.jobs.decision import TEMPERATURES
 from albert_tf.metrics import wilson_interval
+from .metrics import figures_of_label
 
 _BINS = 15
 # Precisions that users ask for.
 PRECISIONS = (0.9, 0.95, 0.99)
-# At or above a threshold, or for a temperature: fewer rows are a matter of luck.
+# At or above a threshold, with a label, or for a temperature: fewer rows are a matter of luck.
 _FEWEST_ROWS = 20
 
 
@@ -120,6 +122,41 @@ def thresholds(best: np.ndarray, right: np.ndarray) -> dict[str, dict]:
                 "share": count / len(best),
             }
     return found
+
+
+def label_thresholds(
+    known: np.ndarray, probabilities: np.ndarray, labels: Sequence[str]
+) -> dict[str, dict]:
+    """Returns label -> figures_of_label at 0.5; for some a better `threshold`, `f1_at_threshold`.
+
+    `known`, bool [n, labels], is whether a row has a label, and `probabilities` float64 [n, labels]
+    the model's. A label with fewer than 20 rows has no threshold, nor one whose F1 is best at 0.5.
+    A threshold is chosen on these rows, so on others F1 is lower on average.
+    """
+    found = {}
+    for place, label in enumerate(labels):
+        has, likely = known[:, place], probabilities[:, place]
+        rows, is_predicted = int(has.sum()), likely >= 0.5
+        row = figures_of_label(int((has & is_predicted).sum()), rows, int(is_predicted.sum()))
+        values, hits, counts = _possible_thresholds(likely, has)
+        f1 = 2 * hits / (rows + counts)
+        best = f1.argmax()
+        if rows >= _FEWEST_ROWS and f1[best] > row["f1"]:
+            row.update(threshold=float(values[best]), f1_at_threshold=float(f1[best]))
+        found[label] = row
+    return found
+
+
+def describe_label_thresholds(found: Mapping[str, dict]) -> list[str]:
+    """Returns a line about the thresholds in a result of `label_thresholds`, if it has any."""
+    chosen = {label: row for label, row in found.items() if "threshold" in row}
+    if not chosen:
+        return []
+    figures = ("f1", "f1_at_threshold")
+    before, after = (np.mean([row[name] for row in chosen.values()]) for name in figures)
+    values = ",".join(f"{label}={row['threshold']}" for label, row in chosen.items())
+    flag = shlex.quote(f"--label_thresholds={values}")
+    return [f"mean F1 {before:.4f} -> {after:.4f} of the labels in {flag}"]
 
 
 def _possible_thresholds(

@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 from scipy import special
+from sklearn.metrics import f1_score
 
+from albert_tf.jobs.settings import numbers_by_label
 from pipelines.tasks.scoring import confidence
 
 
@@ -104,3 +106,47 @@ def test_no_temperature_of_few_rows_of_right_rows_or_of_a_calibrated_model():
 def test_tempered_probabilities_that_are_0():
     found = confidence.tempered(np.array([[1.0, 0.0], [0.8, 0.2]]), 2.0)
     np.testing.assert_allclose(found, [[1, 0], [2 / 3, 1 / 3]], atol=1e-9)
+
+
+def test_thresholds_of_labels_by_hand():
+    rng = np.random.default_rng(4)
+    known = rng.random((400, 3)) < [0.3, 0.3, 0.04]  # the last has fewer than 20 rows
+    assert known[:, 2].sum() < 20
+    shift = np.array([-1.5, 0.0, -1.5])
+    found = special.expit(3.0 * known - 1.5 + shift + rng.normal(0, 1, known.shape))
+    known, found = np.c_[known, known[:, 0]], np.c_[found, 0.2 + 0.6 * known[:, 0]]
+    names = ["low", "even", "rare", "perfect"]
+    figures = confidence.label_thresholds(known, found, names)
+    assert not any("threshold" in figures[name] for name in names[2:])
+    assert figures["low"]["threshold"] < 0.4
+    for place, (label, row) in enumerate(figures.items()):
+        truth, of_label = known[:, place], found[:, place]
+        assert row["f1"] == pytest.approx(f1_score(truth, of_label >= 0.5))
+        assert row["rows"] == truth.sum()
+        if "threshold" in row:
+            every = [f1_score(truth, of_label >= at) for at in (*of_label, 0.5)]
+            assert row["f1_at_threshold"] == pytest.approx(max(every)), label
+            assert f1_score(truth, of_label >= row["threshold"]) == pytest.approx(max(every))
+            assert row["f1_at_threshold"] > row["f1"]
+    [line] = confidence.describe_label_thresholds(figures)
+    _, _, flag = line.partition("--label_thresholds=")
+    copied = numbers_by_label("label_thresholds", flag, np.isfinite, "")
+    assert copied == {n: row["threshold"] for n, row in figures.items() if "threshold" in row}
+    assert confidence.describe_label_thresholds({"rare": figures["rare"]}) == []
+
+
+def test_thresholds_of_labels_of_chance_promise_nothing_on_other_rows():
+    """F1 is higher on the rows that chose; on others no better than all rows predicted."""
+    rng = np.random.default_rng(5)
+    names = [f"label {i}" for i in range(200)]
+    known, found = rng.random((2, 200, 200)) < 0.2, rng.random((2, 200, 200))
+    figures = confidence.label_thresholds(known[0], found[0], names)
+    chosen = {name: row for name, row in figures.items() if "threshold" in row}
+    assert len(chosen) > 150
+    on_dev = np.mean([row["f1_at_threshold"] for row in chosen.values()])
+    on_others = np.mean([
+        f1_score(known[1][:, i], found[1][:, i] >= chosen[name]["threshold"])
+        for i, name in enumerate(names) if name in chosen
+    ])  # fmt: skip
+    always = 2 * 0.2 / 1.2
+    assert on_dev > always + 0.01 > on_others + 0.01

@@ -100,6 +100,13 @@ def test_figures_losses_and_columns(tmp_path):
     assert task.score(answers.rows()) == pytest.approx(expected)
     assert answers.columns["label"] == ["x,y", "", "z", "y"]
     assert answers.columns["prediction"] == ["x,z", "", "x,y,z", "y"]
+    details = task.details(examples, answers)["labels"]
+    assert (details["x"]["rows"], details["x"]["precision"], details["y"]["f1"]) == (1, 0.5, 0.5)
+    assert not any("threshold" in row for row in details.values()), "of four rows"
+    assert task.intervals(answers.rows()) == {}
+    task.label_thresholds = {"x": 0.75, "y": 0.2}
+    found = task.answers(examples, examples, outputs).columns["prediction"]
+    assert found == ["x,y,z", "y", "y,z", "y"]
     probability = 1 / (1 + np.exp(-2))
     assert answers.columns["probability_x"][0] == pytest.approx(probability, abs=1e-6)
     losses = task.losses({"logits": tf.zeros([4, 3])}, {"labels": tf.constant(truth)})
