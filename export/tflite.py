@@ -1,6 +1,6 @@
 r"""Converts a checkpoint to TFLite: a model from piece ids to answers, for one sequence length.
 
-The outputs are those of export.onnx for the model's kind. The application must tokenize. For this,
+The outputs are the same as in export.onnx, by kind of model. The application must tokenize. For it,
 the vocabulary and a .json about the inputs (single texts or pairs, lower case) are written beside
 OUTPUT. Shared weights are stored once. With --quantize they are stored as int8 (dynamic-range:
 activations stay float), a quarter of the size. Inputs have --max_seq_length pieces, padding
