@@ -24,9 +24,9 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf.jobs import program
+from albert_tf.storage import versions
 from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import import_tensorflow_text
-from . import versions
 
 FLAGS = flags.FLAGS
 
@@ -116,6 +116,10 @@ def ask(
             "with --option if the model chooses"
         )
     path = versions.newest_saved_model(saved_model)
+    if path is None:
+        raise UserError(
+            f"no SavedModel at {saved_model!r}, nor a version of one in it: see export_saved_model"
+        )
     import_tensorflow_text()  # registers the operations of the tokenizer in the graph
     model = tf.saved_model.load(path)
     lines = [f"{path} answers"]

@@ -38,9 +38,9 @@ import albert_tf
 from albert_tf.jobs import job_directory, processor, program
 from albert_tf.jobs.decision import AS_TRAINED, Decision, decided
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
-from albert_tf.storage import files
+from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
-from . import signatures, versions
+from . import signatures
 from .ask import flags_of
 from .kinds import MODULES
 from .loading import load_module, open_checkpoint

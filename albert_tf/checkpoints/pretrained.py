@@ -17,7 +17,7 @@ from albert_tf.checkpoints import (
     saved_model,
 )
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.storage import files
+from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import WORDPIECE_FILE, AlbertTokenizer, read_do_lower_case
 
@@ -41,8 +41,8 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     Args:
       path: a model directory of this project or one of its checkpoints; a checkpoint of Google's
         code or a TF-Hub module; an encoder of Model Garden or TF2-Hub with albert_config.json; a
-        local Hugging Face model; a version of an export (`exports/1`), which gives the encoder
-        only; or the name of a published model, see hub.local_path.
+        local Hugging Face model; an export, which gives the encoder only (`exports/base/1`, or
+        `exports/base`: its newest version); or the name of a published model, see hub.local_path.
 
     Returns:
       The model (an AlbertForPreTraining, or a fine-tuned model's class) and its tokenizer.
@@ -51,6 +51,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     """
     path = hub.local_path(os.fspath(path).rstrip("/"))
     files.check_finished(path)
+    path = versions.newest_saved_model(path) or path
     if saved_model.is_export(path):
         config, tokenizer = saved_model.read_config_and_tokenizer(path)
         model = AlbertForPreTraining(config)
@@ -116,8 +117,7 @@ def read(
             model_directory.refuse_seeds(path)
             raise UserError(
                 f"{path!r} is no model: expected a checkpoint of Google's code, a module of "
-                "TF-Hub, a Hugging Face model, a model directory or a version of an export "
-                "(exports/1)"
+                "TF-Hub, a Hugging Face model, a model directory or an export"
             )
         model, missing = name_map.build(imported, path)
         directory, notes, fresh = imported.directory, imported.notes, ", ".join(missing)

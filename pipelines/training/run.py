@@ -14,7 +14,7 @@ from albert_tf.checkpoints import hub, model_directory, saved_model
 from albert_tf.checkpoints.conversion import published_model
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import job_directory
-from albert_tf.storage import files
+from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .strategy import is_chief
@@ -96,7 +96,8 @@ def initial_path(init_checkpoint: str, run_directory: str, strategy: str) -> str
 
 
 def read_initial_model(init_checkpoint: str) -> InitialModel:
-    """Reads the initial model from a model directory, a checkpoint or an exported SavedModel."""
+    """Reads a model directory, a checkpoint, or an export (of several versions the newest)."""
+    init_checkpoint = versions.newest_saved_model(init_checkpoint) or init_checkpoint
     if saved_model.is_saved_model(init_checkpoint):
         config, tokenizer = saved_model.read_config_and_tokenizer(init_checkpoint)
         return InitialModel(config, tokenizer, init_checkpoint, config.max_position_embeddings)

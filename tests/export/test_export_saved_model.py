@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import albert_tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs.decision import Decision
-from export import export_saved_model, versions
+from albert_tf.storage import versions
+from export import export_saved_model
 from export.ask import ask
 from export.export_saved_model import export
 from export.loading import load_module, open_checkpoint
 from pipelines.predict import load
+from pipelines.tasks.running.fine_tuned import find_model
+from pipelines.training.run import read_initial_model
 from tests.builders import near
 from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
 from tests.export.task_models import LABELS, TASKS
@@ -225,9 +229,21 @@ def test_another_export_gets_the_next_version(exported, model_dir, tmp_path, stu
     assert contents(output) == ["4", "5", "6", "notes"]
     assert versions.newest_saved_model(str(output)) == made
     assert versions.newest_saved_model(str(output / "4")) == str(output / "4")
+    assert versions.newest_saved_model(str(output / "notes")) is None
     with pytest.raises(ValueError, match="no SavedModel"):
-        versions.newest_saved_model(str(output / "notes"))
+        ask(saved_model=str(output / "notes"), texts=["a"])
     assert versions.existing(str(tmp_path / "absent")) == []
+
+
+def test_every_reader_accepts_versions_and_their_directory(exported, tmp_path):
+    for version in (9, 10):
+        shutil.copytree(exported, tmp_path / f"exports/{version}")
+    for path, expected in (("exports", 10), ("exports/9", 9), ("exports/", 10)):
+        given, expected = f"{tmp_path}/{path}", str(tmp_path / f"exports/{expected}")
+        assert ask(saved_model=given, texts=["a"])[0] == f"{expected} answers"
+        assert find_model(given) == read_initial_model(given).checkpoint == expected
+        with pytest.warns(UserWarning, match=f"{expected}: an export"):
+            albert_tf.from_pretrained(given)
 
 
 def test_what_is_not_verified_or_appears_meanwhile(model_dir, tmp_path, stub, monkeypatch):

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.checkpoints import fine_tuned, model_directory, saved_model
-from albert_tf.storage import files
+from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import import_tensorflow_text
 from albert_tf.text.tokenization import AlbertTokenizer
@@ -63,12 +63,9 @@ def find_model(path: str) -> str:
     the newest version. Refuses a model that is not finished.
     """
     path = path.rstrip("/")
-    names = tf.io.gfile.listdir(path) if tf.io.gfile.isdir(path) else []
-    names = [name.rstrip("/") for name in names]
-    versions = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
-    for candidate in (path, *(os.path.join(path, str(version)) for version in versions)):
-        if saved_model.is_saved_model(candidate):
-            return candidate
+    names = files.names_in(path)
+    if found := versions.newest_saved_model(path):
+        return found
     if model_directory.TASK_FILE in names:
         return path
     if seeds := sorted(name for name in names if name.startswith("seed_")):

@@ -11,7 +11,6 @@ import os
 import tensorflow as tf
 
 from albert_tf.storage import files
-from albert_tf.storage.errors import UserError
 
 
 def existing(directory: str) -> list[int]:
@@ -24,12 +23,8 @@ def existing(directory: str) -> list[int]:
     return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
 
-def newest_saved_model(path: str) -> str:
-    """Returns the SavedModel at `path`, or the newest version in it."""
+def newest_saved_model(path: str) -> str | None:
+    """Returns the SavedModel at `path`, or else the newest version in it; None if there is none."""
     candidates = [path, *(os.path.join(path, str(v)) for v in reversed(existing(path)))]
-    for candidate in candidates:
-        if tf.io.gfile.exists(os.path.join(candidate, "saved_model.pb")):
-            return candidate
-    raise UserError(
-        f"no SavedModel at {path!r}, nor a version of one in it: see export_saved_model"
-    )
+    is_there = (tf.io.gfile.exists(os.path.join(found, "saved_model.pb")) for found in candidates)
+    return next((found for found, there in zip(candidates, is_there) if there), None)
