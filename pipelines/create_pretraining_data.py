@@ -313,7 +313,7 @@ def _print_plan(
     if whole:
         print(
             f"  note     {len(whole):,} compressed files, such as {whole[0]}, cannot be cut: one "
-            "worker reads each. Decompress large ones to use more workers",
+            "worker reads each. Decompress or divide large ones to use more workers",
             flush=True,
         )
 

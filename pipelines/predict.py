@@ -2,9 +2,9 @@
 
 --model is an output of pipelines.finetune (OUTPUT_DIR: its best seed on dev; or OUTPUT_DIR/seed_N),
 or an export of it. --input_file is a table as in fine-tuning: .csv, .tsv, .jsonl or .json,
-compressed or not. Models that answer questions also read SQuAD's JSON, models that tag words read
-CoNLL's columns (their rows: pipelines/tasks/scoring/token_rows.py). The columns have the names of
-fine-tuning, unless flags name others.
+compressed or not, or .parquet. Models that answer questions also read SQuAD's JSON, models that tag
+words read CoNLL's columns (their rows: pipelines/tasks/scoring/token_rows.py). The columns have the
+names of fine-tuning, unless flags name others.
 
 A pre-trained model (a run of pipelines.pretrain, or any input of pipelines.convert_checkpoint)
 scores each row's text: log_likelihood, the sum of the pieces' log probabilities, each predicted
@@ -94,7 +94,9 @@ def define_flags() -> None:
     """Defines the flags in a function, because several programs define the same names."""
     job_directory.define_flags()
     flags.DEFINE_string("input_file", None, "Paths or globs of the files to read.", required=True)
-    flags.DEFINE_string("output_file", None, "File to write: .csv, .tsv or .jsonl.", required=True)
+    flags.DEFINE_string(
+        "output_file", None, "File to write: .csv, .tsv, .jsonl or .parquet.", required=True
+    )
     for name in _COLUMNS:
         ignored = "; empty: do not read the answers" if name == "label" else ""
         flags.DEFINE_string(

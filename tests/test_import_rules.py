@@ -57,6 +57,7 @@ DOORS = {
     "tensorflow_text": {"albert_tf/text/in_graph.py", "export/verify.py"},
     "tensorflow_hub": {"albert_tf/checkpoints/hub.py"},
     "apache_beam": {"pipelines/data/beam_job.py"},
+    "pyarrow": {"albert_tf/storage/parquet.py"},
     "matplotlib": {"albert_tf/jobs/pictures.py"},
     "transformers": set(),
     "huggingface_hub": set(),  # albert_tf/checkpoints/hub.py imports it by its name

@@ -6,10 +6,12 @@ import os
 import re
 import signal
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from tests.builders import finetune_flags, write_sentences
-from tests.jobs import bytes_of_weights, pretrain_flags, record_flags, run
+from tests.jobs import bytes_of_weights, pretrain_flags, record_flags, run, run_code
 from tests.object_store import Rule
 
 STEPS = ["--num_train_steps=4", "--save_checkpoint_steps=2"]
@@ -44,6 +46,16 @@ def download(store, prefix, directory):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return directory
+
+
+def test_a_parquet_file_in_a_remote_place(store, tmp_path):
+    texts = [f"row {i}" for i in range(200)]
+    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "t.parquet", row_group_size=90)
+    store.upload(tmp_path / "t.parquet", "bucket/t.parquet")
+    read = "from pipelines.data.text_files import read_lines\n"
+    read += "for _, line in read_lines('gs://bucket/t.parquet'): print(line.decode(), end='')"
+    out, _ = run_code(read)
+    assert [json.loads(line)["text"] for line in out.splitlines()] == texts
 
 
 def test_vocabulary_and_records_in_remote_places(work, store):

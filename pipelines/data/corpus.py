@@ -20,7 +20,7 @@ from absl import flags
 from albert_tf.jobs.settings import define_settings_flags, setting
 from albert_tf.storage.errors import UserError
 from .sentences import split_sentences
-from .text_files import line_number, read_lines
+from .text_files import PARQUET, line_number, read_lines
 
 INPUT_FORMATS = ("sentences", "prose", "jsonl")
 
@@ -48,7 +48,7 @@ class TextFormat:
         flags.DEFINE_enum,
         "sentences: one per line, a blank line between documents. prose: paragraphs, which blank "
         "lines end, are split into sentences. jsonl: one JSON object per line, with a document of "
-        "prose in its --text_field.",
+        "prose in its --text_field; a .parquet file has a document per row.",
         "sentences",
         enum_values=INPUT_FORMATS,
     )
@@ -59,7 +59,7 @@ class TextFormat:
         1,
         lower_bound=1,
     )
-    text_field: str = setting(flags.DEFINE_string, "Field of the text in JSON objects.", "text")
+    text_field: str = setting(flags.DEFINE_string, "Field of the JSON objects, or column.", "text")
     language: str = setting(
         flags.DEFINE_string, "ISO code of the language, used to split prose into sentences.", "en"
     )
@@ -109,6 +109,11 @@ def read_documents(
     """
     assert begin >= 0 and (end is None or begin < end), (begin, end)
     is_json = text_format.input_format == "jsonl"
+    if path.endswith(PARQUET) and not is_json:
+        raise UserError(
+            f"{path}: a Parquet file: pass --input_format=jsonl, by which each row is a document, "
+            f"its text in the column of --text_field (now {text_format.text_field!r})"
+        )
     decode = functools.partial(_json_text, text_format.text_field) if is_json else _decode
 
     def text_of(offset: int, line: bytes) -> str | None:

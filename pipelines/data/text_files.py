@@ -1,4 +1,4 @@
-"""Reads lines of plain or compressed text files from any byte on, in bounded memory."""
+"""Reads lines of text files from any byte on, in bounded memory: plain, compressed, Parquet."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import IO
 import tensorflow as tf
 import zstandard
 
+from albert_tf.storage import parquet
 from albert_tf.storage.errors import UserError
 
 _BLOCK_BYTES = 1 << 20
@@ -28,25 +29,26 @@ _ZSTANDARD_BLOCK_BYTES = 1 << 12
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES = 1 << 12
 
-# Ending -> name, magic bytes, and the offset of the magic bytes in the file.
+PARQUET = ".parquet"
+# Ending -> name, magic bytes, and the offset of the magic bytes in the file. Rows of Parquet
+# are read as JSON lines.
 _COMPRESSIONS = {
     ".gz": ("gzip", b"\x1f\x8b\x08", 0),
     ".bz2": ("bzip2", b"1AY&SY", 4),
     ".xz": ("xz", b"\xfd7zXZ\0", 0),
     ".zst": ("Zstandard", b"\x28\xb5\x2f\xfd", 0),
+    PARQUET: ("Parquet", b"PAR1\x15", 0),
 }
 # First bytes of files that spreadsheets and databases write -> advice for the user.
 _NO_TEXT = {
     b"PK\x03\x04": "a ZIP archive or an Excel workbook (.xlsx); unpack it, or save the sheet as "
     "'CSV UTF-8'",
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": "an Excel workbook (.xls); save the sheet as 'CSV UTF-8'",
-    b"PAR1\x15": "a Parquet file; convert it, for example with pandas: "
-    "read_parquet(...).to_csv(..., index=False)",
 }
 
 
 def is_compressed(path: str) -> bool:
-    """Returns whether the name ends like a compressed file's; such a file is not read in ranges."""
+    """Returns whether a file is compressed, by its name's ending; it is not read in ranges."""
     return path.endswith(tuple(_COMPRESSIONS))
 
 
@@ -62,8 +64,13 @@ def expansion(path: str) -> float:
 
 
 def ending(path: str) -> str:
-    """Returns a name's ending in lower case, compression left out: ".csv" for "A.CSV.gz"."""
+    """Returns a name's ending in lower case, compression left out: ".csv" for "A.CSV.gz".
+
+    A Parquet file has ".jsonl", which is what read_lines makes of it.
+    """
     stem, suffix = os.path.splitext(path.lower())
+    if suffix == PARQUET:
+        return ".jsonl"
     return os.path.splitext(stem)[1] if suffix in _COMPRESSIONS else suffix
 
 
@@ -156,14 +163,17 @@ def _decompressed_blocks(path: str, file: tf.io.gfile.GFile) -> Iterator[bytes]:
     try:
         if suffix == ".zst":
             yield from _zstandard_blocks(file)
+        elif suffix == PARQUET:
+            yield from parquet.json_lines(file)
         else:
             yield from _blocks(openers[suffix](file))
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         if getattr(error, "errno", None):
             raise  # a file-system error; an error about damaged bytes has no errno
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"{path}: not a whole {_COMPRESSIONS[suffix][0]} file ({error}); if it is another kind "
-            f"of file, give it a name without {suffix}, else fetch it again"
+            f"{path}: not a whole {_COMPRESSIONS[suffix][0]} file ({reason}); if it is another "
+            f"kind of file, give it a name without {suffix}, else fetch it again"
         ) from error
 
 

@@ -193,7 +193,10 @@ FAULTS = {
     "a directory": ({"output_file": "place.csv"}, "--output_file: .*place.csv' is a directory"),
     "seeds without dev": ({"model": "no_dev"}, "^'.*no_dev' has 2 seeds .*: name a seed, such as"),
     "unfinished": ({"model": "unfinished"}, "results.json: its fine-tuning is not finished"),
-    "format": ({"output_file": "out.txt"}, r"expected a name that ends in \.csv, \.tsv or \.jsonl"),
+    "format": (
+        {"output_file": "out.txt"},
+        r"ends in \.csv, \.tsv, \.jsonl or \.parquet$",
+    ),
     "a column of others": ({"columns": {"options": "x"}}, "--options_column does not apply to"),
     "no column of texts": ({"columns": {"text": ""}}, "--text_column=: the model reads this"),
     "an answer misspelt": ({"header": "name,first,second,Label"}, r"but 'Label': rename it"),

@@ -1,4 +1,4 @@
-"""Reads tables of examples: CSV, TSV, JSON lines, JSON arrays; errors name file and line."""
+"""Reads tables of examples: CSV, TSV, JSON, Parquet; errors name file and line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_table(
     Args:
       path: .csv (commas or semicolons: rows.read_cells), .tsv or .txt, whose values are strings;
         .jsonl, one object per line; .json, an array of objects or one object per line. All also
-        compressed.
+        compressed. .parquet, whose rows are numbered from 1.
       columns: their names.
       header: the names of all columns, for a file without a header.
       leave_out_broken_rows: skip rows with a wrong number of columns, and print their number.
@@ -146,7 +146,7 @@ def _separator(path: str) -> str | None:
         raise UserError(
             f"{path}: expected a name that ends in .csv (columns between commas), .tsv, .txt "
             "(between tabs; all three with the columns' names in the first line), .jsonl (one "
-            "object a line) or .json (also an array of objects), compressed or not"
+            "object a line) or .json (also an array of objects), compressed or not, or .parquet"
         )
     return _SEPARATORS[ending(path)]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import functools
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
 from albert_tf.jobs import job_directory
-from albert_tf.storage import files
+from albert_tf.storage import files, parquet
 from albert_tf.storage.errors import UserError
 from ..reading.tables import quoted_row
 from ..task import Task, read_files
@@ -20,14 +21,16 @@ from .fine_tuned import AnsweringModel
 
 # Number of rows that are sorted by length together; a kill loses at most this many.
 ROWS_PER_PART = 4096
-# Ending of an output's name -> the separator of columns; None: one JSON object per line.
-_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None}
+# Ending of an output's name -> the separator of columns; None: a row has names.
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".parquet": None}
 
 
 def check_output_name(path: str) -> None:
     """Refuses an output whose name has another ending."""
     if os.path.splitext(path)[1] not in _SEPARATORS:
-        raise UserError(f"--output_file={path}: expected a name that ends in .csv, .tsv or .jsonl")
+        *others, last = _SEPARATORS
+        endings = f"{', '.join(others)} or {last}"
+        raise UserError(f"--output_file={path}: expected a name that ends in {endings}")
 
 
 def predict_file(
@@ -66,7 +69,7 @@ def predict_file(
             paths, number = _write_parts(task, model, input_files, parts, report)
             with files.whole_files(os.path.dirname(output_file)) as local_path:
                 partial = local_path(os.path.basename(output_file))
-                rows = _written(_rows_of_parts(paths), partial, output_file)
+                rows = _written(paths, partial, output_file)
                 metrics = task.score(rows)
                 collections.deque(rows, maxlen=0)  # iterating writes the rows
                 intervals = task.intervals(_rows_of_parts(paths)) if metrics else {}
@@ -115,20 +118,22 @@ def _write_parts(
             report(done)
 
 
-def _rows_of_parts(paths: Sequence[str]) -> Iterator[dict]:
-    for path in paths:
-        with tf.io.gfile.GFile(path) as file:
-            # Not splitlines(), which also splits at U+2028.
-            lines = file.read().split("\n")
-        yield from map(json.loads, lines[:-1])
+def _rows_of_part(path: str) -> Iterator[dict]:
+    with tf.io.gfile.GFile(path) as file:
+        # Not splitlines(), which also splits at U+2028.
+        lines = file.read().split("\n")
+    yield from map(json.loads, lines[:-1])
 
 
-def _written(rows: Iterable[dict], path: str, output_file: str) -> Iterator[dict]:
-    """Yields rows after writing them to `path` in the format that `output_file` names."""
-    separator = _SEPARATORS[os.path.splitext(output_file)[1]]
-    header = None
+def _written(parts: Sequence[str], path: str, output_file: str) -> Iterator[dict]:
+    """Yields the rows of parts after writing them to `path` in the format of `output_file`."""
+    ending = os.path.splitext(output_file)[1]
+    if ending == ".parquet":
+        yield from parquet.written([functools.partial(_rows_of_part, p) for p in parts], path)
+        return
+    separator, header = _SEPARATORS[ending], None
     with open(path, "w", encoding="utf-8", newline="") as file:
-        for row in rows:
+        for row in itertools.chain.from_iterable(map(_rows_of_part, parts)):
             if separator is None:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 yield row

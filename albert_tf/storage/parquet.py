@@ -1,0 +1,77 @@
+"""Reads and writes Parquet files; the only module that imports pyarrow, when one is used."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+
+import tensorflow as tf
+
+from albert_tf.storage.errors import UserError
+
+_ROWS_PER_BLOCK = 64  # in memory at a time; a row may be a book
+_BUFFER_BYTES = 1 << 20  # without a buffer, or with pre_buffer, a row group is read as a whole
+
+
+def json_lines(file: tf.io.gfile.GFile) -> Iterator[bytes]:
+    """Yields the rows of a Parquet file as JSON objects, one a line, in blocks of lines.
+
+    Dates, times and decimals become text, as in a CSV. Bytes become an object, which no reader
+    takes for text. After each block the position in `file` is the share of rows that was read.
+
+    Raises:
+      OSError: for a damaged file.
+      UserError: for several columns of one name.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    file.closed = False  # pyarrow reads this attribute, which GFile lacks
+    try:
+        table = parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        names, done = table.schema_arrow.names, 0
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UserError(f"{file.name}: several columns {twice!r}: rename all but one")
+        for batch in table.iter_batches(_ROWS_PER_BLOCK):
+            columns = [_as_text(column, pyarrow).to_pylist() for column in batch.columns]
+            records = (dict(zip(names, row)) for row in zip(*columns))
+            lines = (json.dumps(r, ensure_ascii=False, default=_no_text) + "\n" for r in records)
+            done += batch.num_rows
+            file.seek(file.size() * done // table.metadata.num_rows)
+            yield "".join(lines).encode()
+    except UserError:
+        raise
+    except (pyarrow.ArrowException, ValueError) as error:
+        raise OSError(str(error)) from error
+
+
+def _as_text(column, pyarrow):
+    kinds = pyarrow.types
+    is_text = kinds.is_temporal(column.type) or kinds.is_decimal(column.type)
+    return column.cast(pyarrow.string()) if is_text else column
+
+
+def _no_text(value: object) -> dict[str, str]:
+    return {type(value).__name__: str(value)[:60]}
+
+
+def written(parts: Sequence[Callable[[], Iterator[dict]]], path: str) -> Iterator[dict]:
+    """Yields rows after writing them to a local file, a row group for each part.
+
+    `parts` give their rows at each call. A column's type is found from the values in all parts.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    schemas = []
+    for part in parts:
+        rows = list(part())
+        # pyarrow reads the names of columns in the first row only.
+        rows[0] = {**dict.fromkeys(name for row in rows for name in row), **rows[0]}
+        schemas.append(pyarrow.Table.from_pylist(rows).schema)
+    schema = pyarrow.unify_schemas(schemas, promote_options="permissive")
+    with parquet.ParquetWriter(path, schema) as writer:
+        for part in parts:
+            rows = list(part())
+            writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+            yield from rows

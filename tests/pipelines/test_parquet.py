@@ -1,0 +1,248 @@
+"""Parquet files are read where tables and corpora are, and written by predict."""
+
+import datetime
+import decimal
+import json
+import tracemalloc
+from collections import Counter
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from pipelines import create_pretraining_data as job
+from pipelines.data.corpus import TextFormat, read_documents
+from pipelines.data.text_files import expansion, read_lines
+from pipelines.tasks.classification import ClassificationTask
+from pipelines.tasks.multiple_choice import MultipleChoiceTask
+from pipelines.tasks.reading.token_files import FIELDS, iterate_examples
+from pipelines.train_vocab import VocabularySettings, train_vocab
+from tests.builders import raises_one_line
+from tests.conftest import make_text
+from tests.jobs import run_code
+from tests.pipelines.test_predict import predict, rows_of, write_csv
+
+TEXTS = ["Fine.", 'a,\n"b"', "Ünïcode 北京", ""]
+
+
+def write(path, columns, **options):
+    parquet.write_table(pyarrow.table(columns), path, **options)
+    return path
+
+
+@pytest.mark.parametrize("labels", [["a", "b"] * 2, [1, 0] * 2, [True, False] * 2])
+def test_a_table_reads_as_json_lines_do(tmp_path, labels):
+    path = write(tmp_path / "t.parquet", {"text": TEXTS, "label": labels, "other": [[1.5]] * 4})
+    lines = [json.dumps({"text": text, "label": x}) for text, x in zip(TEXTS, labels)]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    parsed = [
+        ClassificationTask("own", {"train": str(tmp_path / name)}).read("train")
+        for name in ("t.parquet", "t.jsonl")
+    ]
+    assert parsed[0] == parsed[1] and [example.text for example in parsed[0]] == TEXTS
+    assert parsed[0][2].line == f"{path}:3"
+
+
+def test_types_of_columns(tmp_path):
+    """Categories are labels, lists are lists, dates and decimals are text as in a CSV."""
+    day = datetime.date(2026, 2, 3)
+    columns = {
+        "text": pyarrow.array([1_000_000_001, 0], pyarrow.timestamp("ns")),
+        "label": pyarrow.array(["x", "y"]).dictionary_encode(),
+    }
+    task = ClassificationTask("own", {"train": str(write(tmp_path / "t.parquet", columns))})
+    assert task.read("train")[0].text == "1970-01-01 00:00:01.000000001"
+    columns = {"text": [day, day], "label": [decimal.Decimal("1.50"), decimal.Decimal("2.25")]}
+    path = write(tmp_path / "n.parquet", columns)
+    task = ClassificationTask("own", {"train": str(path)}, is_regression=True)
+    found = [(e.text, e.label) for e in task.read("train")]
+    assert found == [("2026-02-03", 1.5), ("2026-02-03", 2.25)]
+    columns = {"text": [["Ada", "met"], ["Bob"]], "label": [["B-per", "O"], ["B-per"]]}
+    path = write(tmp_path / "tags.parquet", columns)
+    found = [(e.words, e.tags) for e in iterate_examples(str(path), FIELDS, 0, True)]
+    assert found == [(("Ada", "met"), ("B-per", "O")), (("Bob",), ("B-per",))]
+    columns = {"text": ["t"] * 2, "options": [["a", "b"]] * 2, "label": [0, 1]}
+    path = write(tmp_path / "choice.parquet", columns)
+    columns = {"context": "text", "options": "options", "label": "label"}
+    task = MultipleChoiceTask("own", {"train": str(path)}, columns, 8)
+    assert [e.label for e in task.read("train")] == [0, 1]
+
+
+FAULTS = {
+    "no such column": ({"body": ["a"]}, r"t\.parquet:1: no field 'text'; .* 'label', 'body'; see"),
+    "null": ({"text": ["a", None]}, r"t\.parquet:2: 'text' is null, expected text$"),
+    "numbers": ({"text": [1, 2]}, r"t\.parquet:1: 'text' is 1, expected text$"),
+    "lists": ({"text": [["a"], ["b"]]}, r"t\.parquet:1: 'text' is \[\"a\"\], expected text$"),
+    "bytes": ({"text": [b"a", b"b"]}, r":1: 'text' is {\"bytes\": \"b'a'\"}, expected text$"),
+    "no label": ({"text": ["a", "b"], "label": ["x", None]}, r":2: 'label' is null, expected a l"),
+    "a float as label": ({"text": ["a"], "label": [1.0]}, r":1: 'label' is 1\.0, expected a label"),
+    "no rows": ({"text": pyarrow.array([], pyarrow.string())}, r"t\.parquet: no rows; expected"),
+    "bytes that are no text": (
+        {
+            "text": pyarrow.array([b"\xff"])
+            .view(pyarrow.binary())
+            .cast(pyarrow.string(), safe=False)
+        },
+        r"t\.parquet: not a whole Parquet file \(.*utf-8.*\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+def test_faults_of_columns(tmp_path, case):
+    columns, message = FAULTS[case]
+    rows = len(next(iter(columns.values())))
+    columns = (
+        {"label": ["x", "y"][:rows], **columns} if rows else {**columns, "label": columns["text"]}
+    )
+    path = write(tmp_path / "t.parquet", columns)
+    with raises_one_line(message):
+        ClassificationTask("own", {"train": str(path)}, labels=["x", "y"]).read("train")
+
+
+def test_damaged_files(tmp_path):
+    path = write(
+        tmp_path / "t.parquet", {"text": ["some text"] * 999, "label": ["x", "y", "z"] * 333}
+    )
+    whole, no_parquet = (
+        path.read_bytes(),
+        r"t\.parquet: not a whole Parquet file \(.*fetch it again",
+    )
+    for content in (
+        whole[: len(whole) // 2],
+        b"",
+        b"text,label\na,b\n",
+        whole[:4] + b"x" * 99 + whole[103:],
+    ):
+        path.write_bytes(content)
+        with raises_one_line(no_parquet):
+            list(read_lines(str(path)))
+    table = pyarrow.table([pyarrow.array(["a"])] * 2, names=["text", "text"])
+    parquet.write_table(table, path)
+    with raises_one_line(r"t\.parquet: several columns 'text'"):
+        list(read_lines(str(path)))
+
+
+def test_predict_reads_and_writes(tuned, tmp_path):
+    table = write_csv(tmp_path / "in.csv", 11)
+    predict(tuned / "seed_2", table, tmp_path / "of_csv.jsonl")
+    names, *rows = zip(*[line.split(",") for line in table.read_text().splitlines()])
+    columns = {name: list(column) for name, *column in (names, *rows)}
+    given = write(tmp_path / "in.parquet", columns)
+    summary = predict(tuned / "seed_2", given, tmp_path / "out.parquet")
+    assert summary["rows"] == 11 and "accuracy" in summary["metrics"]
+    assert parquet.read_table(tmp_path / "out.parquet").to_pylist() == rows_of(
+        tmp_path / "of_csv.jsonl"
+    )
+    again = predict(tuned / "seed_2", given, tmp_path / "out.parquet")
+    assert again == summary, "a finished call does nothing"
+
+
+def test_written_columns_may_be_null_or_empty_at_first(tmp_path):
+    from albert_tf.storage.parquet import written
+
+    parts = [
+        [
+            {"id": "0", "score": None, "spans": []},
+            {"id": "1", "score": None, "spans": [], "more": 1},
+        ],
+        [{"id": "2", "score": 0.5, "spans": [{"start": 0, "label": "per"}]}],
+    ]
+    path = str(tmp_path / "out.parquet")
+    readers = [lambda part=part: iter([dict(row) for row in part]) for part in parts]
+    assert list(written(readers, path)) == sum(parts, [])
+    empty = dict.fromkeys(("id", "score", "spans", "more"))
+    assert parquet.read_table(path).to_pylist() == [{**empty, **row} for row in sum(parts, [])]
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """The same documents as JSON lines and as Parquet with row groups of 7."""
+    texts = make_text(200).split("\n\n")
+    rows = [json.dumps({"text": text, "n": i}) for i, text in enumerate(texts)]
+    (tmp_path / "c.jsonl").write_text("\n".join(rows) + "\n")
+    write(tmp_path / "c.parquet", {"text": texts, "n": range(len(texts))}, row_group_size=7)
+    return tmp_path
+
+
+def test_a_corpus(corpus):
+    text_format = TextFormat("jsonl")
+    of_json, of_parquet = (
+        [sentence.text for sentence in read_documents(str(corpus / name), text_format)]
+        for name in ("c.jsonl", "c.parquet")
+    )
+    assert of_json == of_parquet and len(of_json) > 1500
+    size, read = (corpus / "c.parquet").stat().st_size, []
+    list(read_documents(str(corpus / "c.parquet"), text_format, on_read=read.append))
+    assert len(read) > 1 and read == sorted(read) and read[-1] == size
+    lines = [line for _, line in read_lines(str(corpus / "c.parquet"))]
+    assert expansion(str(corpus / "c.parquet")) == pytest.approx(sum(map(len, lines)) / size)
+    for other in ("sentences", "prose"):
+        with raises_one_line(r"c\.parquet: a Parquet file: pass --input_format=jsonl, .*'text'"):
+            list(read_documents(str(corpus / "c.parquet"), TextFormat(other)))
+    write(corpus / "bad.parquet", {"text": ["One.", None, "Two."]})
+    with raises_one_line(r"bad\.parquet:2: something else than text as field 'text' .*=skip"):
+        list(read_documents(str(corpus / "bad.parquet"), text_format))
+    skipping, counts = TextFormat("jsonl", on_bad_line="skip"), Counter()
+    found = read_documents(str(corpus / "bad.parquet"), skipping, counts=counts)
+    assert [s.text for s in found] == ["One.", "Two."] and counts == {"skipped_lines": 1}
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_records_and_vocabulary_are_those_of_json_lines(
+    corpus, tiny_vocabulary, capsys, monkeypatch
+):
+    monkeypatch.setattr(job, "_MIN_UNIT_BYTES", 1000)
+    made = {}
+    for name in ("c.jsonl", "c.parquet"):
+        prefix = corpus / f"{name}-vocabulary"
+        train_vocab([str(corpus / name)], str(prefix), VocabularySettings(83), TextFormat("jsonl"))
+        settings = job.Settings(
+            input_file=str(corpus / name),
+            spm_model_file=str(tiny_vocabulary),
+            output_dir=str(corpus / f"{name}-records"),
+            do_lower_case=True,
+            text_format=TextFormat("jsonl"),
+            max_seq_length=64,
+        )
+        manifest = job.create_pretraining_data(settings, job.beam_job.Workers())
+        made[name] = (
+            manifest.documents,
+            manifest.pieces,
+            (prefix.with_name(prefix.name + ".vocab")).read_text(),
+        )
+    assert made["c.jsonl"] == made["c.parquet"]
+    assert "1 compressed files, such as" in capsys.readouterr().out
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    """One row group of 30 MB of text that does not compress."""
+    import random
+
+    rng = random.Random(0)
+    texts = [rng.randbytes(1500).hex() for _ in range(10_000)]
+    path = write(tmp_path / "big.parquet", {"text": texts})
+    assert path.stat().st_size > 15e6 and parquet.ParquetFile(path).num_row_groups == 1
+    del texts
+    pool = pyarrow.default_memory_pool()
+    before = pool.bytes_allocated()
+    tracemalloc.start()
+    most = max(pool.bytes_allocated() for _ in read_lines(str(path))) - before
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10e6 and peak < 5e6
+
+
+def test_pyarrow_is_imported_for_a_parquet_file_only(tmp_path):
+    (tmp_path / "t.csv").write_text("text,label\na,b\n")
+    write(tmp_path / "t.parquet", {"text": ["a"]})
+    run_code(
+        "import sys\n"
+        "from pipelines import predict\n"
+        "from pipelines.data.text_files import read_lines\n"
+        "for name in ('t.csv', 't.parquet'):\n"
+        "    assert 'pyarrow' not in sys.modules\n"
+        "    list(read_lines(sys.argv[1] + '/' + name))\n"
+        "assert 'pyarrow' in sys.modules",
+        str(tmp_path),
+    )
