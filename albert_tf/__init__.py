@@ -8,8 +8,7 @@
     classifier.encoder.set_weights(model.encoder.get_weights())
     albert_tf.save_pretrained(model, tokenizer, "huggingface")  # in Hugging Face's format
 
-    pieces = tokenizer.encode("The file is opened first.")
-    ids = [[tokenizer.cls_id, *pieces, tokenizer.sep_id]]
+    batch = tokenizer(["The file is opened first."], max_length=64)
     config = albert_tf.AlbertConfig.named("albert_base_v1")  # random weights, dropout
     encoder = albert_tf.AlbertEncoder(config)
 

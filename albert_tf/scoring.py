@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer, check_texts
 
 _LENGTH_STEP = 8  # batches are padded to a multiple of it, so that few shapes occur
 POOLINGS = ("mean", "cls")
@@ -200,11 +200,7 @@ def _check_vocabulary(vocab_size: int, tokenizer: AlbertTokenizer) -> None:
 
 
 def _encode(tokenizer: AlbertTokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    if isinstance(texts, str):
-        raise UserError("expected a list of texts, got one string: put it into a list")
-    for place, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise UserError(f"texts[{place}]: expected a string, got {text!r}")
+    check_texts(texts)
     return [np.asarray(ids, np.int32) for ids in tokenizer.encode_batch(texts)]
 
 

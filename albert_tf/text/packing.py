@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from albert_tf.text.tokenization import AlbertTokenizer
 from albert_tf.text.windows import Windows, cut
 
 # Sequences are padded to a multiple of this number, so that few shapes need compiled kernels.
@@ -68,10 +67,12 @@ def lay_out(
 class Packer:
     """Puts [CLS] and [SEP] around pieces and pads them.
 
-    `max_seq_length` is the maximum length in pieces, special pieces included.
+    Args:
+      tokenizer: an AlbertTokenizer, whose module imports this one.
+      max_seq_length: the maximum length in pieces, special pieces included.
     """
 
-    def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int | tf.Tensor):
+    def __init__(self, tokenizer, max_seq_length: int | tf.Tensor):
         self.max_seq_length = max_seq_length
         self._cls_id, self._sep_id = tokenizer.cls_id, tokenizer.sep_id
         self._pad_id, self._unk_id = tokenizer.pad_id, tokenizer.unk_id

@@ -22,6 +22,8 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text import wordpiece
 from albert_tf.text.in_graph import WORD_BOUNDARY, InGraphTokenizer, on_host
+from albert_tf.text.limits import chars_of_sequence
+from albert_tf.text.packing import NUM_SPECIAL_PIECES, Packer, model_inputs
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
 # The first pieces of every ALBERT vocabulary. Text never produces the last three (control pieces).
@@ -49,8 +51,19 @@ def preprocess(text: str, do_lower_case: bool) -> str:
     return text.lower() if do_lower_case else text
 
 
+def check_texts(texts: Sequence[str], name: str = "texts") -> None:
+    """Raises a UserError if `texts` is no list of strings."""
+    if isinstance(texts, str):
+        raise UserError(f"expected a list of {name}, got one string: put it into a list")
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UserError(f"{name}[{place}]: expected a string, got {text!r}")
+
+
 class AlbertTokenizer:
     """Tokenizes text to the piece ids of a SentencePiece model; adds no special pieces.
+
+    Calling it gives a model's inputs, with special pieces.
 
     Pieces that end in a digit and a comma are split once more (`▁2010,` -> `▁2010` `,`), as in the
     training of the published models.
@@ -129,6 +142,42 @@ class AlbertTokenizer:
     def preprocess(self, text: str) -> str:
         """Prepares text for SentencePiece; see the function `preprocess`."""
         return preprocess(text, self.do_lower_case)
+
+    def __call__(
+        self, texts: Sequence[str], text_pairs: Sequence[str] | None = None, max_length: int = 512
+    ) -> dict[str, tf.Tensor]:
+        """Returns a batch of inputs for a model, as fine-tuning and exports make them.
+
+        Example: `model.encoder(tokenizer(["The file is open."], max_length=64))`.
+
+        Args:
+          texts: each becomes `[CLS] text [SEP]`.
+          text_pairs: as many second texts, for `[CLS] text [SEP] second text [SEP]`.
+          max_length: pieces, special pieces included; longer texts are truncated. At most the
+            model's max_position_embeddings, which the tokenizer does not know.
+
+        Returns:
+          dict of int32 [texts, L] `input_word_ids`, `input_mask` (1 = real) and `input_type_ids`
+          (1 = second text and its [SEP]). Hugging Face names them input_ids, attention_mask and
+          token_type_ids. L is the longest row, rounded up to a multiple of 16, but at most
+          `max_length`.
+
+        Raises:
+          UserError: if `texts` is one string, or there are more or fewer second texts.
+        """
+        parts = {"texts": texts}
+        if text_pairs is not None:
+            parts["text_pairs"] = text_pairs
+        for name, part in parts.items():
+            check_texts(part, name)
+            if len(part) != len(texts):
+                raise UserError(f"{len(texts):,} texts, but {len(part):,} text_pairs")
+        if max_length < NUM_SPECIAL_PIECES:
+            raise UserError(f"max_length={max_length}: expected {NUM_SPECIAL_PIECES} or more")
+        with on_host():
+            strings = [tf.constant(list(part), tf.string, [len(part)]) for part in parts.values()]
+            pieces = [self.in_graph()(chars_of_sequence(part, max_length)) for part in strings]
+            return model_inputs(Packer(self, max_length).truncate_and_pack(*pieces))
 
     def encode(self, text: str) -> list[int]:
         """Returns the piece ids of a text, special pieces not included."""

@@ -137,7 +137,7 @@ def test_examples_run(read, name, made, tmp_path, monkeypatch):
         written, _ = albert_tf.from_pretrained("huggingface")
         for found in (classifier, written):
             np.testing.assert_equal(found.encoder.get_weights(), model.encoder.get_weights())
-        assert scope["encoder"](tf.constant(scope["ids"]))["pooled_output"].shape == [1, 768]
+        assert scope["encoder"](scope["batch"])["pooled_output"].shape == [1, 768]
 
 
 def test_command_lists_and_runs_programs():

@@ -2,13 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albert_tf.text.tokenization import AlbertTokenizer
+from pipelines.tasks.classification import ClassificationTask, Example
 from tests import sentences, vocabularies
+from tests.albert_tf.test_model_inputs import NAMES
+from tests.builders import raises_one_line
 from tests.jobs import run_code
 
 # Characters, by their first three hexadecimal digits of five, added to Unicode after version 12.
@@ -290,3 +294,36 @@ class TestReference:
         controls = ["[CLS]", "[SEP]", "[MASK]"]
         assert (only_ours[:3], len(only_ours)) == (controls, 62)
         assert not any(c.isalnum() for p in only_ours[3:] for c in p)
+
+
+def test_a_batch_is_what_fine_tuning_makes_of_the_texts(tokenizer):
+    texts = ["The brown fox", "a river " * 40, "", "seven"]
+    seconds = ["some sea", "or the sea " * 30, "b", ""]
+    for length in (3, 17, 40):
+        for pairs in (None, seconds):
+            batch = tokenizer(texts, pairs, max_length=length)
+            examples = [
+                Example("0", *both, None) for both in zip(texts, pairs or [None] * len(texts))
+            ]
+            task = ClassificationTask("own", {}, labels=["a", "b"])
+            sequences, _ = task.encode(examples, tokenizer, length, False)
+            ids, mask, types = (batch[name].numpy() for name in NAMES)
+            assert ids[mask == 1].tolist() == sequences.pieces.tolist()
+            assert mask.sum(axis=1).tolist() == np.diff(sequences.row_splits).tolist()
+            firsts = (mask - types).sum(axis=1)
+            assert firsts.tolist() == sequences.first_lengths.tolist()
+            assert (ids[mask == 0] == tokenizer.pad_id).all() and ids.shape[1] <= length
+    assert set(batch) == set(NAMES) and {value.dtype for value in batch.values()} == {tf.int32}
+    assert tokenizer([])["input_word_ids"].shape[0] == 0
+
+
+def test_a_batch_of_no_texts_is_refused(tokenizer):
+    for arguments, message in (
+        (("one text",), "a list of texts, got one string"),
+        ((["a"], "b"), "a list of text_pairs, got one string"),
+        ((["a"], ["b", "c"]), "1 texts, but 2 text_pairs"),
+        ((["a", 1],), r"texts\[1\]: expected a string, got 1"),
+        ((["a"], None, 2), "max_length=2: expected 3 or more"),
+    ):
+        with raises_one_line(message):
+            tokenizer(*arguments)
