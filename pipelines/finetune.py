@@ -10,11 +10,15 @@ files, such as another --test_file; pipelines.predict needs no training data.
 --task=glue trains every task whose directory is in --data_dir, into OUTPUT_DIR/TASK, and prints a
 table. All tasks have the same settings: give --num_epochs, because the tasks differ in size.
 
+--learning_rate=1e-4,3e-4 --num_epochs=2,3 trains each combination, with all seeds, into a
+sub-directory such as OUTPUT_DIR/learning_rate_0.0001-num_epochs_2. It prints a table and names the
+best on dev; OUTPUT_DIR/combinations.json has both.
+
 --folds=5 trains on your own data five times, in OUTPUT_DIR/fold_K, each time without a fifth of the
 rows, and predicts that fifth. OUTPUT_DIR has predictions and metrics of all rows together.
 
-Tables are .csv, .tsv, .jsonl, or .json with an array of objects. .csv and .tsv have the csv
-module's quoting: a cell with a comma, a line end or a quotation mark is enclosed in quotation
+Tables are .csv, .tsv, .jsonl, .parquet, or .json with an array of objects. .csv and .tsv have the
+csv module's quoting: a cell with a comma, a line end or a quotation mark is enclosed in quotation
 marks, and quotation marks within it are doubled. --quoting=none is for files without quoting.
 Training lasts --num_train_steps, or --num_epochs.
 
@@ -35,8 +39,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 from absl import flags
@@ -50,7 +56,13 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from .tasks.reading.dev_split import DIVISION, fold_numbers, split_off_dev, split_off_fold
 from .tasks.reading.split_report import describe_split, warn_of_overlap, warn_of_shares
 from .tasks.running.fine_tuned import score_out_of_fold
-from .tasks.running.results import stored_results, summarise, write_glue_table, write_summary
+from .tasks.running.results import (
+    stored_results,
+    summarise,
+    write_combinations,
+    write_glue_table,
+    write_summary,
+)
 from .tasks.running.seed_run import (
     FinetuneSettings,
     TaskSplit,
@@ -112,6 +124,7 @@ def define_flags() -> None:
     )
     define_settings_flags(
         FinetuneSettings,
+        several=("learning_rate", "num_epochs"),
         global_batch_size=32,
         num_train_steps=1000,
         num_warmup_steps=100,
@@ -126,6 +139,7 @@ def define_flags() -> None:
 def main(_) -> None:
     """Reads the flags."""
     check_steps_flags()
+    combinations = _combinations(FLAGS.learning_rate, FLAGS.num_epochs)
     tasks, seeds = create_tasks(FLAGS), _seeds(FLAGS.random_seeds)
     initial = initial_model(
         FLAGS.init_checkpoint
@@ -139,29 +153,70 @@ def main(_) -> None:
     if FLAGS.folds:
         # The rows that score a fold must not also choose its weights.
         FLAGS.set_default("eval_steps", 0)
+    task, divide = tasks.get(FLAGS.task), None
+    if FLAGS.dev_fraction:
+        divide = functools.partial(split_off_dev, fraction=FLAGS.dev_fraction)
     arguments = {
+        "task": task,
+        "output_dir": FLAGS.output_dir,
         "random_seeds": seeds,
         "initial": initial,
-        "settings": settings_from_flags(FinetuneSettings),
+        "settings": next(iter(combinations.values())),
         "loop": settings_from_flags(LoopSettings),
         "strategy": strategy,
+        "divide": divide,
     }
     if FLAGS.folds:
-        cross_validate(FLAGS.folds, tasks[FLAGS.task], FLAGS.output_dir, arguments)
-        return
-    is_glue = FLAGS.task == "glue"
-    divide = functools.partial(split_off_dev, fraction=FLAGS.dev_fraction)
-    summaries = {
-        name: finetune(
-            task=task,
-            output_dir=os.path.join(FLAGS.output_dir, name) if is_glue else FLAGS.output_dir,
-            divide=divide if FLAGS.dev_fraction else None,
-            **arguments,
+        cross_validate(FLAGS.folds, arguments)
+    elif FLAGS.task == "glue":
+        summaries = finetune_each({name: {"task": of} for name, of in tasks.items()}, arguments)
+        if is_chief(strategy):
+            write_glue_table(FLAGS.output_dir, summaries)
+    elif len(combinations) > 1:
+        if not (FLAGS.eval_steps or divide or task.read("dev")):
+            raise UserError(
+                "--learning_rate, --num_epochs: several values are compared on dev: give "
+                "--dev_file or --dev_fraction"
+            )
+        runs = {name: {"settings": settings} for name, settings in combinations.items()}
+        summaries = finetune_each(runs, arguments)
+        if is_chief(strategy):
+            write_combinations(FLAGS.output_dir, summaries)
+    else:
+        finetune(**arguments)
+
+
+def finetune_each(runs: Mapping[str, dict], arguments: Mapping[str, Any]) -> dict[str, dict]:
+    """Fine-tunes into OUTPUT_DIR/NAME for each name; returns name -> summary.
+
+    `runs` is name -> the arguments of `finetune` in which the run differs from `arguments`.
+    """
+    seeds = len(arguments["random_seeds"])
+    print(f"{len(runs)} runs, {seeds} {'seed' if seeds == 1 else 'seeds'} each: {', '.join(runs)}")
+    summaries = {}
+    for number, (name, differing) in enumerate(runs.items(), start=1):
+        print(f"\n{name}, run {number} of {len(runs)}")
+        path = os.path.join(arguments["output_dir"], name)
+        summaries[name] = finetune(**{**arguments, **differing, "output_dir": path})
+    return summaries
+
+
+def _combinations(
+    learning_rates: Sequence[float], num_epochs: Sequence[float] | None
+) -> dict[str, FinetuneSettings]:
+    """Returns a directory's name -> settings, for each combination of the values."""
+    combinations = {}
+    for rate, epochs in itertools.product(learning_rates, num_epochs or [None]):
+        name = f"learning_rate_{rate:g}" + (f"-num_epochs_{epochs:g}" if epochs else "")
+        if name in combinations:
+            raise UserError(f"--learning_rate, --num_epochs: {name} is there twice")
+        combinations[name] = settings_from_flags(
+            FinetuneSettings, learning_rate=rate, num_epochs=epochs
         )
-        for name, task in tasks.items()
-    }
-    if is_glue and is_chief(strategy):
-        write_glue_table(FLAGS.output_dir, summaries)
+    if len(combinations) > 1 and (FLAGS.folds or FLAGS.task == "glue"):
+        other = "--folds" if FLAGS.folds else "--task=glue"
+        raise UserError(f"--learning_rate, --num_epochs: give one value each with {other}")
+    return combinations
 
 
 @naming_lost_workers()
@@ -223,19 +278,20 @@ def finetune(
     return summary
 
 
-def cross_validate(folds: int, task: Task, output_dir: str, arguments: dict) -> None:
+def cross_validate(folds: int, arguments: Mapping[str, Any]) -> None:
     """Fine-tunes with each fold as dev set, and scores the first seed on all rows together.
 
     `arguments` of `finetune` are the same for all folds.
     """
-    examples, strategy = task.read("train"), arguments["strategy"]
+    task, strategy, output_dir = (arguments[n] for n in ("task", "strategy", "output_dir"))
+    examples = task.read("train")
     numbers = fold_numbers(examples, folds)
+    runs = {
+        f"fold_{fold}": {"divide": functools.partial(split_off_fold, numbers=numbers, fold=fold)}
+        for fold in range(1, folds + 1)
+    }
     with Run(strategy, output_dir, {}).hold({"folds": folds}):
-        for fold in range(1, folds + 1):
-            print(f"\nfold {fold} of {folds}")
-            path = os.path.join(output_dir, f"fold_{fold}")
-            divide = functools.partial(split_off_fold, numbers=numbers, fold=fold)
-            finetune(task=task, output_dir=path, divide=divide, **arguments)
+        finetune_each(runs, arguments)
         if is_chief(strategy):
             score_out_of_fold(task, examples, numbers, output_dir, arguments["random_seeds"][0])
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from absl import flags
@@ -24,14 +24,42 @@ def setting(define: Callable, help: str, default: Any = dataclasses.MISSING, **o
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def define_settings_flags(settings: type, **defaults) -> None:
-    """Defines a flag for each field made by `setting`; `defaults` override the fields' defaults."""
+class _FloatsParser(flags.ArgumentParser):
+    """Parses one float, or several with commas between, into a list."""
+
+    syntactic_help = "a number, or several with commas between"
+
+    def __init__(self, **bounds):
+        super().__init__()
+        self._parser = flags.FloatParser(**bounds)
+
+    def parse(self, argument) -> list[float]:
+        given = argument.split(",") if isinstance(argument, str) else [argument]
+        return [self._parser.parse(value) for value in given]
+
+    def flag_type(self) -> str:
+        return "comma separated list of numbers"
+
+
+def _define_floats(name: str, default: float | None, help: str, required=False, **bounds) -> None:
+    parser = _FloatsParser(**bounds)
+    flags.DEFINE(
+        parser, name, default, help, serializer=flags.ListSerializer(","), required=required
+    )
+
+
+def define_settings_flags(settings: type, several: Sequence[str] = (), **defaults) -> None:
+    """Defines a flag for each field made by `setting`; `defaults` override the fields' defaults.
+
+    The flags of the fields `several` accept several floats, and their values are lists.
+    """
     flags.disclaim_key_flags()  # --help lists the flags under the calling module
     for field in dataclasses.fields(settings):
         if field.name not in flag_names(settings):
             continue
         options = dict(field.metadata)
         define = options.pop("define")
+        define = _define_floats if field.name in several else define
         default = defaults.get(field.name, field.default)
         if default is dataclasses.MISSING:
             default, options["required"] = None, True

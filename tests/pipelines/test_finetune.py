@@ -226,6 +226,13 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
         ("{own} --folds=5 --dev_file={train}", "--folds divides the training rows: remove --dev_f"),
         ("{own} --folds=5 --dev_fraction=0.1", "--folds divides the training rows: remove --dev_f"),
         ("{own} --folds=1", "--folds=1"),
+        ("{own} --folds=2 --learning_rate=1e-3,1e-4", "num_epochs: give one value each with --fol"),
+        ("{own} --learning_rate=1e-3,0.001", "--num_epochs: learning_rate_0.001 is there twice"),
+        ("{own} --learning_rate=1e-3,-1", "--learning_rate=1e-3,-1"),
+        (
+            "{own} --init_checkpoint={model} --num_epochs=1,2 --eval_steps=0 --text_column=first",
+            "several values are compared on dev: give --dev_file",
+        ),
         (
             "{own} --folds=95 --init_checkpoint={model} --text_column=first",
             "rows have 90 different texts: use fewer",

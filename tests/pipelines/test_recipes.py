@@ -58,6 +58,7 @@ def test_they_say_what_was_published():
     assert parsed.keys() == PUBLISHED.keys()
     for name, flags in parsed.items():
         assert flags["task"] == name.removesuffix("_v2_models")
+        [flags["learning_rate"]] = flags["learning_rate"]
         assert tuple(flags[flag] for flag in NAMES) == PUBLISHED[name], name
         assert flags["adamw_bias_correction"] is False
         assert flags["eval_steps"] % flags["steps_per_loop"] == 0

@@ -89,10 +89,32 @@ def write_glue_table(output_dir: str, summaries: Mapping[str, dict]) -> None:
     """Writes OUTPUT_DIR/glue.json, the results of several tasks, and prints their dev metrics."""
     path = os.path.join(output_dir, "glue.json")
     files.write_json(path, summaries)
-    print(f"\n{'task':<8} {'metric on dev':<24} {'median':>8}   lowest to highest")
+    _print_table("task", summaries)
+    print(f"results  {path}")
+
+
+def write_combinations(output_dir: str, summaries: Mapping[str, dict]) -> None:
+    """Writes OUTPUT_DIR/combinations.json, the results of several settings, with the best on dev.
+
+    The best has the highest median of the metric that selects weights, the first of equal ones.
+    """
+    path = os.path.join(output_dir, "combinations.json")
+    metric = next(iter(summaries.values()))["best_metric"]
+    best = max(summaries, key=lambda name: summaries[name]["dev"]["median"][metric])
+    files.write_json(path, {"best": best, "best_metric": metric, "combinations": summaries})
+    _print_table("settings", summaries)
+    print(
+        f"best     {os.path.join(output_dir, best)} by {metric}, chosen on these rows: expect less "
+        f"on others\nresults  {path}"
+    )
+
+
+def _print_table(heading: str, summaries: Mapping[str, dict]) -> None:
+    """Prints the dev metrics of runs by their names."""
+    width = max(8, *map(len, summaries))
+    print(f"\n{heading:<{width}} {'metric on dev':<24} {'median':>8}   lowest to highest")
     for name, summary in summaries.items():
         dev = summary.get("dev", {"median": {}})
         for metric, median in dev["median"].items():
             low, high = dev["lowest"][metric], dev["highest"][metric]
-            print(f"{name:<8} {metric:<24} {median:8.4f}   {low:.4f} to {high:.4f}")
-    print(f"results  {path}")
+            print(f"{name:<{width}} {metric:<24} {median:8.4f}   {low:.4f} to {high:.4f}")

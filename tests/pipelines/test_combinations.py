@@ -1,0 +1,77 @@
+"""Several learning rates and epochs by one command: each combination is a run of its own."""
+
+import json
+import shutil
+
+import pytest
+
+from pipelines.training.metrics_log import read_metrics
+from tests.builders import finetune_flags
+from tests.jobs import assert_same_bits, run
+
+RATES = ("learning_rate_1e-05", "learning_rate_0.02")
+
+
+def flags_of(table, pretrained, output_dir, *others):
+    flags = [flag for flag in finetune_flags(table, pretrained) if "learning_rate" not in flag]
+    columns = "--text_column=first --text_pair_column=second --id_column=name --max_seq_length=48"
+    return [*flags, *columns.split(), f"--output_dir={output_dir}", *others]
+
+
+@pytest.fixture(scope="module")
+def two_rates(tmp_path_factory, table, pretrained):
+    output_dir = tmp_path_factory.mktemp("runs") / "rates"
+    more = ["--learning_rate=1e-5,0.02", "--random_seeds=1,2"]
+    out, _ = run("pipelines.finetune", *flags_of(table, pretrained, output_dir, *more))
+    return output_dir, out
+
+
+def test_a_table_with_the_best_on_dev(two_rates):
+    output_dir, out = two_rates
+    assert f"2 runs, 2 seeds each: {', '.join(RATES)}\n" in out
+    results = json.loads((output_dir / "combinations.json").read_text())
+    summaries = results["combinations"]
+    assert tuple(summaries) == RATES and results["best_metric"] == "accuracy"
+    medians = {}
+    for name, summary in summaries.items():
+        assert json.loads((output_dir / name / "results.json").read_text()) == summary
+        assert set(summary["dev"]["seeds"]) == {"1", "2"}
+        medians[name] = summary["dev"]["median"]["accuracy"]
+        assert f"\n{name:<19} {'accuracy':<24} {medians[name]:8.4f}   " in out
+        settings = json.loads((output_dir / name / "run.json").read_text())
+        assert f"learning_rate_{settings['learning_rate']:g}" == name
+    assert results["best"] == max(medians, key=medians.get)
+    assert f"best     {output_dir}/{results['best']} by accuracy" in out
+    assert not (output_dir / "run.json").exists()
+
+
+def test_a_run_is_what_one_value_makes(two_rates, table, pretrained, tmp_path):
+    flags = flags_of(table, pretrained, tmp_path / "one", "--learning_rate=0.02")
+    out, _ = run("pipelines.finetune", *flags, "--random_seeds=1")
+    assert "run 1 of" not in out
+    assert_same_bits(tmp_path / "one/seed_1", two_rates[0] / RATES[1] / "seed_1")
+    assert not (tmp_path / "one/combinations.json").exists()
+
+
+def test_a_killed_command_does_what_is_missing(two_rates, table, pretrained, tmp_path):
+    output_dir = shutil.copytree(two_rates[0], tmp_path / "rates")
+    expected = (output_dir / "combinations.json").read_text()
+    (output_dir / "combinations.json").unlink()
+    shutil.rmtree(output_dir / RATES[1] / "seed_2")
+    more = ["--learning_rate=1e-5,0.02", "--random_seeds=1,2"]
+    out, _ = run("pipelines.finetune", *flags_of(table, pretrained, output_dir, *more))
+    assert [line.split("rates/")[1] for line in out.splitlines() if line.startswith("curves ")] == [
+        f"{RATES[1]}/seed_2/curves.png"
+    ]
+    assert (output_dir / "combinations.json").read_text() == expected
+
+
+def test_epochs_by_rates(table, pretrained, tmp_path):
+    flags = [f for f in flags_of(table, pretrained, tmp_path) if not f.startswith("--num_")]
+    more = ["--learning_rate=1e-3,2e-3", "--num_epochs=0.3,0.6", "--warmup_fraction=0.1"]
+    run("pipelines.finetune", *flags, *more)
+    found = json.loads((tmp_path / "combinations.json").read_text())["combinations"]
+    names = (f"{rate}-num_epochs_{n}" for rate in ("0.001", "0.002") for n in ("0.3", "0.6"))
+    assert list(found) == [f"learning_rate_{name}" for name in names]
+    steps = [read_metrics(str(tmp_path / name / "seed_12345"))[-1]["step"] for name in found]
+    assert steps == [3, 5, 3, 5], "of 90 rows, 12 a step"
