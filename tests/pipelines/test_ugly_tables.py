@@ -219,7 +219,7 @@ CSV = {
     "a cell too many, semicolons": (SEMI + "a;pos\nb;c;neg\n", r":4: 3 columns, expected 2"),
     "tabs in csv": (TSV, r"columns seem to stand between tabs"),
     "a cell too few": (ONE + "a,pos\nb\n", r":3: 1 columns, expected 2: 'text', 'label'"),
-    "too many after quoted lines": (ONE + '"a\nb",pos\nb,c,neg\n', r":4: 3 columns, expected 2"),
+    "too many after quoted lines": (ONE + '"a\nb",pos\nb,c,neg\n', r":4 \(row 3\): 3 columns, ex"),
     "a quote never closed": (ONE + '"fine,pos\nbad,neg\n', rf":2: .*never closed.*{QUOTED}"),
     "text after a quoted cell": (ONE + '"fine" indeed,pos\n', rf":2: .*{QUOTED}"),
     "utf-32": (TWO.encode("utf-32"), r"t\.csv"),

@@ -9,6 +9,7 @@ import json
 import operator
 import re
 from collections.abc import Callable, Iterator
+from typing import Union
 
 from albert_tf.storage.errors import UserError, shown
 from ...data.text_files import read_lines
@@ -24,8 +25,13 @@ _QUOTED = re.compile(r'"[^"]*("|$)')
 _LONGEST_LABEL, _MOST_LABELS = 64, 10_000
 
 
-def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[int, list[str]]]:
+Place = Union[int, str]
+
+
+def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[Place, list[str]]]:
     """Yields (line number from 1 where the row begins, cells); a blank line has no cells.
+
+    Behind a cell with line ends the place is "7 (row 5)": a spreadsheet counts a row once.
 
     If `separator` is ",", the first line may name another (`sep=;`, which is not a row). The
     separator is a semicolon if the first line has semicolons and no comma outside quotation marks.
@@ -47,7 +53,7 @@ def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[int, l
 
 def _quoted_rows(
     path: str, separator: str, first: int, plain_lines: Iterator[str]
-) -> Iterator[tuple[int, list[str]]]:
+) -> Iterator[tuple[Place, list[str]]]:
     """Yields the rows of lines with CSV's quoting; the first line has the number `first`.
 
     A cell in quotation marks may hold separators, line ends (which become \\n) and, doubled,
@@ -70,7 +76,7 @@ def _quoted_rows(
 
     reader = csv.reader(lines(), delimiter=separator, strict=True)
     columns, edges = None, [_EdgeColumn(separator, is_last) for is_last in (False, True)]
-    while True:
+    for row in itertools.count(first):
         number = reader.line_num + first
         try:
             cells = next(reader, None)
@@ -86,7 +92,7 @@ def _quoted_rows(
             if number > first and cells:
                 for edge in edges:
                     edge.add(number, lines_of_row)
-        yield number, cells
+        yield number if number == row else f"{number} (row {row})", cells
         lines_of_row.clear()
     for edge in edges:
         edge.refuse_joined_rows(path)

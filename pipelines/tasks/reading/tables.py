@@ -17,7 +17,7 @@ from typing import Any
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from ...data.text_files import ending
-from .rows import read_cells, read_json_objects
+from .rows import Place, read_cells, read_json_objects
 
 # Ending of a name -> the separator of columns.
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
@@ -40,8 +40,8 @@ def read_table(
     leave_out_broken_rows: bool = False,
     quoting: str = "csv",
     absent: str | None = None,
-) -> Iterator[tuple[int, dict]]:
-    """Yields (line number from 1, the values of `columns` by name) for each row.
+) -> Iterator[tuple[Place, dict]]:
+    """Yields (line number from 1, the values of `columns` by name) for each row; see read_cells.
 
     Blank lines are skipped, except in a table of one column, where they are empty texts.
 
@@ -157,11 +157,11 @@ def _json_objects(path: str) -> Iterator[tuple[int, dict]]:
 
 def _named_cells(
     path: str,
-    rows: Iterator[tuple[int, list[str]]],
+    rows: Iterator[tuple[Place, list[str]]],
     columns: Sequence[str],
     header: Sequence[str] | None,
     leave_out_broken_rows: bool,
-) -> Iterator[tuple[int, dict]]:
+) -> Iterator[tuple[Place, dict]]:
     """Yields line numbers and cells by name; for the arguments see read_table and read_cells."""
     header_line = None
     if header is None:
@@ -199,7 +199,7 @@ def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
     ]
 
 
-def _check_header(path: str, line: int, header: Sequence[str], columns: Sequence[str]) -> None:
+def _check_header(path: str, line: Place, header: Sequence[str], columns: Sequence[str]) -> None:
     """Raises a UserError unless the header has each of the columns once."""
     expected = "expected a line with the names of the columns"
     if not header:
