@@ -75,6 +75,11 @@ class MultiLabelTask(ClassificationTask):
             cells = as_text(value, column, where).split(self.separator)
             if not "".join(cells).strip():
                 return []
+            if not all(cell.strip() for cell in cells):
+                raise UserError(
+                    f"{where}: {column!r} is {value[:60]!r}, with no label on one side of "
+                    f"{self.separator!r}: remove what is too much there"
+                )
         names = list(dict.fromkeys(as_label(cell, column, where) for cell in cells))
         if joined := next((name for name in names if self.separator in name), None):
             raise UserError(

@@ -42,7 +42,8 @@ LISTS = [cell.strip() for cell in LISTS.split("|")] + [f'"{list("x" * 600)}"', "
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        ('a,"x,,y"\n', r":2: 'label' is \"\", expected a label"),
+        ('a,"x,,y"\n', r":2: 'label' is 'x,,y', with no label on one side of ',': remove"),
+        ('a,"red,blue,"\n', r":2: 'label' is 'red,blue,', with no label on one side of ','"),
         *((f"a,x\nb,{cell}\n", r":3: 'label' is .*, a list as .*\.jsonl") for cell in LISTS),
         ("a,\nb,\n", "expected two labels or more"),
     ],
