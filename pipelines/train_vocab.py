@@ -99,7 +99,7 @@ _HELDOUT_EVERY = 100
 _SAMPLE_LINES = 20_000
 # A text with fewer held-out lines is too small to hold out any: all its lines are trained on.
 _MIN_HELDOUT_LINES = 100
-_SECONDS_BETWEEN_LINES = 10
+_SECONDS_BETWEEN_LINES = {True: 10, False: 60}  # on a terminal, and in a log
 
 
 def main(_) -> None:
@@ -244,7 +244,7 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
     thread.start()
     try:
         while thread.is_alive():
-            thread.join(_SECONDS_BETWEEN_LINES)
+            thread.join(_SECONDS_BETWEEN_LINES[sys.stdout.isatty()])
             if thread.is_alive():
                 stage = "trains on" if text.is_read else "has read"
                 seconds = duration(time.monotonic() - started)

@@ -212,3 +212,10 @@ def test_lower_case_is_the_vocabularys(tmp_path):
                 resolve_lower_case(model, flag)
         else:
             assert resolve_lower_case(model, flag) is expected
+
+
+def test_a_log_has_fewer_lines_than_a_terminal(corpus, tmp_path, monkeypatch, capsys):
+    for between, has_lines in (({True: 0.001, False: 60}, False), ({False: 0.001}, True)):
+        monkeypatch.setattr(program, "_SECONDS_BETWEEN_LINES", between)
+        train(corpus, tmp_path, f"vocabulary{has_lines}")
+        assert (" so far\n" in capsys.readouterr().out) == has_lines
