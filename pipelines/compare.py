@@ -141,6 +141,7 @@ def _draw(runs: Sequence[ComparedRun], path: str) -> str:
         title = "training loss" if name == "loss" else name.replace("_", " ")
         axis.set_title(title, parse_math=False)
         axis.set_xlabel("examples")
+        axis.locator_params(axis="x", nbins=6, integer=True)  # else long numbers overlap
         axis.grid(alpha=0.3)
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_axis_off()

@@ -170,6 +170,7 @@ def draw_curves(model_dir: str) -> str:
                 axis.legend(title="baselines", fontsize=8, title_fontsize=8)
         axis.set_title(title)
         axis.set_xlabel("step")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
     if any("heldout_loss" in entry for entry in entries):
         axes[0, 0].legend(["training", "held out"])

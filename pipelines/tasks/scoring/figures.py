@@ -30,6 +30,7 @@ def draw_learning_curves(model_dir: str) -> str:
         title = "training loss" if name == "loss" else name.replace("_", " ")
         axis.set_title(title, parse_math=False)  # names of entity types are in it
         axis.set_xlabel("step")
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_axis_off()
