@@ -27,7 +27,7 @@ import sys
 
 import wrapt
 
-__version__ = "0.13.0"
+__version__ = "0.14.0"
 
 _MODULES = {
     "AlbertConfig": "config",
