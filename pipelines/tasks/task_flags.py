@@ -62,7 +62,8 @@ def define_task_flags() -> None:
             None,
             "Paths or globs. Your own data: .csv or .tsv with a header, .jsonl, .parquet, or .json "
             "with an array of objects. SQuAD: JSON that replaces the file in --data_dir. Files may "
-            f"be compressed (.gz .bz2 .xz .zst).{' Answers are optional.' if split == 'test' else ''}",
+            "be compressed (.gz .bz2 .xz .zst)."
+            f"{' Answers are optional.' if split == 'test' else ''}",
         )
     flags.DEFINE_float(
         "dev_fraction",

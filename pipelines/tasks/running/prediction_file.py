@@ -72,7 +72,8 @@ def predict_file(
                 rows = _written(paths, partial, output_file)
                 metrics = task.score(rows)
                 collections.deque(rows, maxlen=0)  # iterating writes the rows
-                intervals = task.intervals(_rows_of_parts(paths)) if metrics else {}
+                rows = itertools.chain.from_iterable(map(_rows_of_part, paths))
+                intervals = task.intervals(rows) if metrics else {}
                 summary = {"identity": identity, "rows": number}
                 summary.update(metrics=metrics, intervals=intervals)
                 # The output comes after it, at the end of the block: where the output is, all is.
