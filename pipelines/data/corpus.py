@@ -107,12 +107,11 @@ def read_documents(
     `counts["skipped_lines"]` counts skipped lines, which do not end their documents. For `path`,
     `on_read` and errors other than an invalid line see text_files.read_lines.
     """
-    assert begin >= 0 and (end is None or begin < end), (begin, end)
     is_json = text_format.input_format == "jsonl"
     if path.endswith(PARQUET) and not is_json:
         raise UserError(
-            f"{path}: a Parquet file: pass --input_format=jsonl, by which each row is a document, "
-            f"its text in the column of --text_field (now {text_format.text_field!r})"
+            f"{path}: a Parquet file: pass --input_format=jsonl, then each row is a document; its "
+            f"text is in the column of --text_field (now {text_format.text_field!r})"
         )
     decode = functools.partial(_json_text, text_format.text_field) if is_json else _decode
 
