@@ -141,7 +141,10 @@ def _decoded(texts: tf.Tensor) -> list[str]:
 
 
 def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """Returns (signature's name, inputs) pairs: fixed texts and random ids, long texts, no rows."""
+    """Returns (signature name, inputs) pairs: short, long and empty batches for each signature.
+
+    Texts are fixed, ids are random.
+    """
     # Imported here, because the fresh process runs this file and cannot import them.
     from albert_tf.text.packing import FEATURES
     from .records import serialize

@@ -65,7 +65,8 @@ class PredictionSettings:
 
     model: str = setting(
         flags.DEFINE_string,
-        "A run of pipelines.finetune, one of its seeds, or an export; or a pre-trained model.",
+        "Directory of a fine-tuned model (--output_dir of pipelines.finetune, or a seed_N in it), "
+        "of an export, or of a pre-trained model.",
     )
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
     quoting: str | None = setting(

@@ -58,7 +58,12 @@ class Table:
 def define_flags() -> None:
     """Defines the flags in a function, because several programs define the same names."""
     flags.DEFINE_enum("table", None, ["parameters", *_TABLES], "Table to print.", required=True)
-    flags.DEFINE_float("flops_per_second", 1e14, "Sustained FLOP/s, for costs in days.", 1.0)
+    flags.DEFINE_float(
+        "flops_per_second",
+        1e14,
+        "Speed of the machine in FLOP/s; costs are days at this speed.",
+        1.0,
+    )
 
 
 def main(_) -> None:

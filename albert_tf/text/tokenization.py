@@ -100,7 +100,7 @@ class AlbertTokenizer:
                 f"{spm_model_file!r} is not a SentencePiece model: expected the .model file that "
                 "pipelines.train_vocab writes (not its .vocab)"
             )
-        hint = "train one with pipelines.train_vocab, or with these as control symbols"
+        hint = "use pipelines.train_vocab, or SentencePiece with these as control symbols"
         self._set_pieces(pieces, (PAD, UNK, CLS, SEP, MASK), spm_model_file, hint)
 
     def _set_pieces(self, pieces: list[str], special: Sequence[str], path: str, hint: str) -> None:

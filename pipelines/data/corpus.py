@@ -59,7 +59,9 @@ class TextFormat:
         1,
         lower_bound=1,
     )
-    text_field: str = setting(flags.DEFINE_string, "Field of the JSON objects, or column.", "text")
+    text_field: str = setting(
+        flags.DEFINE_string, "Name of the text's JSON field or column.", "text"
+    )
     language: str = setting(
         flags.DEFINE_string, "ISO code of the language, used to split prose into sentences.", "en"
     )
@@ -98,11 +100,11 @@ def read_documents(
 ) -> Iterator[Sentence]:
     """Yields the sentences of the documents that belong to a byte range of a file, in order.
 
-    A document belongs to the range in which the blank line before it begins. The first document of
-    a file belongs to the range that begins at 0. A document of jsonl belongs to the range in which
-    its line begins. So disjoint ranges have disjoint documents. Every document is read to its end,
-    even past `end` (None: the end of the file). A line is blank if str.strip() leaves nothing.
-    Offsets in a compressed file count decompressed bytes.
+    A document belongs to the range with the first byte of the blank line before it. The first
+    document of a file belongs to the range that begins at 0. A document of jsonl belongs to the
+    range in which its line begins. So disjoint ranges have disjoint documents. Every document is
+    read to its end, even past `end` (None: the end of the file). A line is blank if str.strip()
+    leaves nothing. Offsets in a compressed file count decompressed bytes.
 
     `counts["skipped_lines"]` counts skipped lines, which do not end their documents. For `path`,
     `on_read` and errors other than an invalid line see text_files.read_lines.

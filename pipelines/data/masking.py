@@ -94,7 +94,7 @@ def _random_pieces(vocabulary: MaskingVocabulary, draws: tf.Tensor) -> tf.Tensor
 def _write(ids: tf.Tensor, places: tf.Tensor, new_ids: tf.Tensor) -> tf.Tensor:
     """Returns `ids` [b, L] with `new_ids` [b, P] at `places` [b, P]; the place L is padding."""
     rows = tf.range(tf.shape(ids)[0])[:, tf.newaxis]
-    # Padding is written to an extra column beyond the last piece, which is dropped.
+    # Padding is written to an extra column at the end. This column is then dropped.
     indices = tf.stack([tf.broadcast_to(rows, tf.shape(places)), places], axis=-1)
     padded = tf.pad(ids, [[0, 0], [0, 1]])
     return tf.tensor_scatter_nd_update(padded, indices, new_ids)[:, : ids.shape[1]]

@@ -67,7 +67,8 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
         if manifest.format != manifests[0].format:
             raise UserError(
                 f"--record_dir: {record_dirs[0]!r} holds records of format "
-                f"{manifests[0].format!r}, {name!r} of {manifest.format!r}: mix one format only"
+                f"{manifests[0].format!r}, {name!r} of {manifest.format!r}: name directories of "
+                "one format"
             )
         if manifest.heldout_split != manifests[0].heldout_split:
             raise UserError(

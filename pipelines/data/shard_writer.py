@@ -99,7 +99,8 @@ class Settings:
     shuffle_sentences: bool = setting(
         flags.DEFINE_bool,
         "Shuffle the sentences of each document, as a control: sentence-order accuracies must then "
-        "be at chance. The same documents are held out. Each document must fit into memory.",
+        "be at chance. It does not change which documents are held out. Each document must "
+        "fit into memory.",
         False,
     )
     run_pieces: int | None = setting(

@@ -82,9 +82,9 @@ def read_lines(
     Lines end in \\n, \\r\\n or \\r. A line longer than 1 MB is yielded in parts, broken at a space
     or at least between characters. All have the line's offset; only the last part has the line end.
 
-    The ending of `path`, any path of tf.io.gfile, selects the decompression; all members or frames
-    are read. `begin` is 0 for a compressed file. `on_read` is called about once a megabyte with the
-    offset in the (compressed) file up to which lines have been consumed.
+    `path` may be local or remote. Its ending selects the decompression; all members or frames of a
+    compressed file are read. `begin` is 0 for a compressed file. `on_read` is called about once a
+    megabyte with the offset in the (compressed) file up to which lines have been consumed.
 
     Raises:
       UserError: for UTF-16 text, a damaged file, or a file whose ending does not match its content.

@@ -1,4 +1,4 @@
-"""Computes which record a row of training reads, from (seed, position); nothing is stored.
+"""Computes which record fills each training row, from (seed, position); nothing is stored.
 
 Within a directory an epoch is a sequence of groups of records. A group consists of slices of many
 shards and is shuffled as a whole, so mixing does not depend on how the corpus is spread over files.

@@ -108,7 +108,7 @@ def remove_leftovers(output_dir: str) -> None:
         for directory in (output_dir, os.path.join(output_dir, UNITS_DIR)):
             for name in files.names_in(directory):
                 if ".partial-" in name:
-                    # A worker that outlives its job for a moment may rename the file meanwhile.
+                    # May be gone: a worker that outlives its job for a moment may have renamed it.
                     files.remove(os.path.join(directory, name))
     files.remove(os.path.join(output_dir, ERROR_FILE))
 

@@ -152,7 +152,7 @@ class MultiLabelTask(ClassificationTask):
         ]
 
     def details(self, examples: list[Example], answers: Answers) -> dict:
-        """See Task.details: metrics per label, and thresholds with which F1 is better."""
+        """See Task.details: metrics per label, and thresholds with a higher F1 than at 0.5."""
         if not examples or any(example.label is None for example in examples):
             return {}
         known, found = self.label_array(examples) > 0, np.array(answers.exact["probabilities"])

@@ -27,7 +27,7 @@ from .scoring.squad_metrics import score_v1, score_v2
 from .task import Answers, Description, Files, Outputs, Task
 
 _DEFAULTS = KINDS["question_answering"].defaults(())
-# Arguments of SquadTask in task.json: the first affect the weights, the others only the answers.
+# Arguments of SquadTask in task.json. _OF_MODEL affects weights, _OF_DECODING answers only.
 _OF_MODEL = ("may_be_impossible", "has_answerability_head", "doc_stride", "max_query_length")
 _OF_DECODING = ("max_answer_length", "n_best_size", "null_threshold")
 

@@ -101,7 +101,9 @@ def _define_table_flags() -> None:
     flags.DEFINE_string("question_column", None, "multiple_choice: column of the question.")
     flags.DEFINE_string("options_column", "options", "multiple_choice: column of the options.")
     flags.DEFINE_list(
-        "labels", None, "All labels, in the order of the outputs. Default: as in the training file."
+        "labels",
+        None,
+        "All labels, in the order of the outputs. Default: sorted, from the training file.",
     )
     flags.DEFINE_string("label_separator", ",", "multilabel: separator of the labels in a cell.")
     flags.DEFINE_string(
@@ -203,7 +205,9 @@ def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Tas
     if values.data_dir:
         raise UserError(f"--task={name} reads --train_file and --dev_file, not --data_dir")
     if "train" not in given:
-        raise UserError(f"--task={name}: give --train_file, and --dev_file to select weights")
+        raise UserError(
+            f"--task={name}: give --train_file (and --dev_file, if dev is to select the weights)"
+        )
     columns = {
         field: values[f"{field}_column"].value or None
         for field in ("text", "label", "id", "text_pair", "question", "options")

@@ -80,7 +80,7 @@ class TrainLoop:
             print(f"resuming from step {step:,}", flush=True)
         # 3. Remove log entries after that step; the others hold the best metric so far.
         self._log = MetricsLog(run.model_dir, step, writes=run.is_chief)
-        # 4. Start the data at that step; at most part of one group of rows is read and skipped.
+        # 4. Start the data at that step. At most part of a group of each directory is skipped.
         # Without the assertion, hosts would check by messages before every batch that all have one.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         self._iterator = iter(

@@ -125,7 +125,7 @@ def warn_of_overlap(
 
 
 def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample]) -> list[str]:
-    """Returns warnings about labels that are rare in dev, or more frequent in train or in dev."""
+    """Warns of labels that dev has rarely, that train lacks, or whose shares differ too much."""
     sizes = len(of_train), len(of_dev)
     train, dev = (Counter(c for e in found for c in e.classes) for found in (of_train, of_dev))
     labels = {*train, *dev}

@@ -52,7 +52,7 @@ def make_batch(
 def training_order(
     lengths: np.ndarray, batch_size: int, seed: int, start_step: int, by_length: bool
 ) -> tf.data.Dataset:
-    """Returns the numbers of the examples of each batch from `start_step` on, int64, without end.
+    """Returns an endless data set: the indices of each batch's examples, int64, from `start_step`.
 
     Every example is used once per epoch. The order is a pure function of (seed, step): a resumed
     run gets the same batches. `by_length` makes batches of examples of similar length.
