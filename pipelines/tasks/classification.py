@@ -330,8 +330,8 @@ class ClassificationTask(LabelledTask):
         return not self.min_probability or row["prediction"] != UNSURE
 
     def intervals(self, rows: Iterable[dict]) -> dict[str, list[float]]:
-        """See Task.intervals; only of one label per row. Unsure rows are left out."""
-        if self.is_regression or self.activation != "softmax":
+        """See Task.intervals; none for numbers. Unsure rows are left out."""
+        if self.is_regression:
             return {}
         return intervals(self._confusion(filter(self._is_answered, rows)), self.metrics)
 

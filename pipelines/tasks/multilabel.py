@@ -17,7 +17,7 @@ from .classification import ClassificationTask, Example
 from .reading.split_report import describe_labels, describe_texts
 from .reading.tables import as_label, as_text
 from .scoring.confidence import label_thresholds
-from .scoring.metrics import METRICS
+from .scoring.metrics import METRICS, intervals_of_sets
 from .task import Answers, Columns, Description, Files
 
 _THRESHOLD = 0.5
@@ -156,28 +156,40 @@ class MultiLabelTask(ClassificationTask):
         if not examples or any(example.label is None for example in examples):
             return {}
         known, found = self.label_array(examples) > 0, np.array(answers.exact["probabilities"])
-        return {"labels": label_thresholds(known, found, self.labels)}
+        return {
+            "intervals": self.intervals(answers.rows()),
+            "labels": label_thresholds(known, found, self.labels),
+        }
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
         """See Task.score."""
+        pair = self._sets(rows)
+        return {name: float(METRICS[name](*pair)) for name in self.metrics} if pair else {}
+
+    def intervals(self, rows: Iterable[dict]) -> dict[str, list[float]]:
+        """See Task.intervals."""
+        pair = self._sets(rows)
+        return intervals_of_sets(*pair, self.metrics) if pair else {}
+
+    def _sets(self, rows: Iterable[dict]) -> list[sparse.csr_matrix] | None:
+        """Returns labels and predictions, [n, labels] each; None for rows without labels."""
         # Indices of all labels, and where those for a row end: 4 bytes per label, 8 per row.
         found = {
             name: (array.array("i"), array.array("q", [0])) for name in ("label", "prediction")
         }
         for row in rows:
             if "label" not in row:
-                return {}
+                return None
             for name, (places, ends) in found.items():
                 names = row[name].split(self.separator) if row[name] else []
                 places.extend(self.place_of[label] for label in names)
                 ends.append(len(places))
-        pair = [
+        return [
             sparse.csr_matrix(
                 (np.ones(len(places), np.int8), places, ends), (len(ends) - 1, len(self.labels))
             )
             for places, ends in found.values()
         ]
-        return {name: float(METRICS[name](*pair)) for name in self.metrics}
 
 
 def _is_list(text: str) -> bool:

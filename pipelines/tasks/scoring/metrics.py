@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special, stats
+from scipy import sparse, special, stats
 from sklearn import metrics as sklearn
 
 from albert_tf.metrics import wilson_interval
@@ -87,12 +87,35 @@ def intervals(counts: np.ndarray, metrics: Sequence[str]) -> dict[str, list[floa
     if "accuracy" in metrics:
         found["accuracy"] = list(wilson_interval(float(np.trace(counts)), total))
     drawn = draw_again(counts, max(_FEWEST_DRAWS, min(_DRAWS, _CELLS // np.count_nonzero(counts))))
-    for name in metrics:
-        if name in FIGURES:
-            values = FIGURES[name](drawn)
-            if np.ptp(values) > 0:
-                found[name] = [float(value) for value in np.quantile(values, [0.025, 0.975])]
-    return found
+    return found | _middles({name: FIGURES[name](drawn) for name in metrics if name in FIGURES})
+
+
+def intervals_of_sets(
+    labels: sparse.csr_matrix, predictions: sparse.csr_matrix, metrics: Sequence[str]
+) -> dict[str, list[float]]:
+    """Returns the 95 % intervals of micro and macro F1 for rows with several labels, by bootstrap.
+
+    Both matrices are [rows, labels], 1 where a row has a label. See `intervals`.
+    """
+    number, random = labels.shape[0], np.random.default_rng(0)
+    if not number:
+        return {}
+    cells = (labels.multiply(predictions).tocsr(), labels, predictions)
+    sums = []
+    for _ in range(max(_FEWEST_DRAWS, min(_DRAWS, _CELLS // number))):
+        times = np.bincount(random.integers(number, size=number), minlength=number)
+        sums.append([times @ matrix for matrix in cells])
+    drawn = Counts(*np.array(sums, np.float64).transpose(1, 0, 2))
+    return _middles({name: FIGURES_OF_SETS[name](drawn) for name in metrics})
+
+
+def _middles(drawn: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
+    """Returns the middle 95 % of the drawn values of each metric, unless all are equal."""
+    return {
+        name: [float(value) for value in np.quantile(values, [0.025, 0.975])]
+        for name, values in drawn.items()
+        if np.ptp(values) > 0
+    }
 
 
 def draw_again(counts: np.ndarray, draws: int) -> Counts:
@@ -118,6 +141,12 @@ def _macro_f1(counts: Counts) -> np.ndarray:
     return _f1(counts).sum(axis=1) / (counts.rows + counts.predicted > 0).sum(axis=1)
 
 
+def _micro_f1(counts: Counts) -> np.ndarray:
+    """Returns [draws]: F1 over all labels of all rows together."""
+    right, rows, predicted = (sums.sum(axis=1) for sums in counts)
+    return 2 * right / np.maximum(rows + predicted, 1)
+
+
 def _matthews(counts: Counts) -> np.ndarray:
     total = counts.rows.sum(axis=1)
     covariance = counts.right.sum(axis=1) * total - (counts.rows * counts.predicted).sum(axis=1)
@@ -130,6 +159,11 @@ FIGURES = {
     "f1": lambda counts: _f1(counts)[:, 1],  # F1 of class 1 of two
     "macro_f1": _macro_f1,
     "matthews_correlation": _matthews,
+}
+# The same for rows with several labels, whose macro F1 is a mean over all labels.
+FIGURES_OF_SETS = {
+    "micro_f1": _micro_f1,
+    "macro_f1": lambda counts: _f1(counts).mean(axis=1),
 }
 
 

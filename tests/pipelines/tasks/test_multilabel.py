@@ -89,6 +89,28 @@ def test_scores_need_little_memory(tmp_path):
     assert 0.0 < metrics["micro_f1"] < 1.0
 
 
+def test_intervals_cover_what_is_true(tmp_path):
+    """Of 40 samples of 150 rows, some 38 intervals contain the figure of all rows."""
+    task = task_of(tmp_path / "t.csv", labels=["x", "y", "z"])
+    random = np.random.default_rng(0)
+    truth = random.random([20_000, 3]) < [0.6, 0.3, 0.1]
+    found = truth ^ (random.random([20_000, 3]) < 0.2)
+    cells = [[",".join(np.array(task.labels)[row]) for row in either] for either in (truth, found)]
+    rows = [dict(zip(("label", "prediction"), row)) for row in zip(*cells)]
+    expected, holds = task.score(rows), dict.fromkeys(task.metrics, 0)
+    for _ in range(40):
+        sample = [rows[i] for i in random.integers(len(rows), size=150)]
+        for name, (low, high) in task.intervals(sample).items():
+            holds[name] += low <= expected[name] <= high
+    assert all(34 <= number < 40 for number in holds.values()), holds
+    assert task.intervals([]) == task.intervals([{"prediction": "x"}]) == {}
+    rare = 30 * [{"label": "x", "prediction": "x"}, {"label": "x", "prediction": ""}]
+    assert task.intervals(rare)["macro_f1"][1] < 1 / 3, (
+        "the mean of three labels, of which two are 0"
+    )
+    assert task.intervals(3 * [{"label": "x,y", "prediction": "x,y"}]) == {}, "no draw differs"
+
+
 def test_figures_losses_and_columns(tmp_path):
     (tmp_path / "t.csv").write_text('text,label\na,"x,y"\nb,\nc,z\nd,y\n')
     task = task_of(tmp_path / "t.csv", labels=["x", "y", "z"])
@@ -104,7 +126,7 @@ def test_figures_losses_and_columns(tmp_path):
     details = task.details(examples, answers)["labels"]
     assert (details["x"]["rows"], details["x"]["precision"], details["y"]["f1"]) == (1, 0.5, 0.5)
     assert not any("threshold" in row for row in details.values()), "of four rows"
-    assert task.intervals(answers.rows()) == {}
+    assert task.details(examples, answers)["intervals"] == task.intervals(answers.rows())
     task.label_thresholds = {"x": 0.75, "y": 0.2}
     found = task.answers(examples, examples, outputs).columns["prediction"]
     assert found == ["x,y,z", "y", "y,z", "y"]
