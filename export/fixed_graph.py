@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 
@@ -92,7 +93,7 @@ def differences(
         expected = answer(module, inputs)
         for name, output in run(inputs).items():
             difference = float(np.abs(output - expected[name].numpy()).max())
-            found[name] = max(found.get(name, 0.0), difference)
+            found[name] = float(np.maximum(found.get(name, 0.0), difference))  # keeps NaN
     return found
 
 
@@ -100,6 +101,11 @@ def write(
     module: ServingModule, output: str, data: bytes, found: dict[str, float], form: str
 ) -> None:
     """Writes a model and the files beside it; prints kind, `form`, size and differences `found`."""
+    if not all(map(math.isfinite, found.values())):
+        raise UserError(
+            f"{module.served.checkpoint!r}{form} gives answers that are not finite: export another "
+            "checkpoint, or without --quantize"
+        )
     described = description(module.served, output)
     vocabulary = os.path.join(os.path.dirname(output), described["vocab_file"])
     files.write_atomically(vocabulary, module.served.tokenizer.model_bytes)
@@ -127,4 +133,5 @@ def description(served: ServedCheckpoint, output: str) -> dict:
         "special_pieces": {tokenizer.id_to_piece(i): i for i in ids},
         "has_pairs": task.get("has_pairs"),
         "labels": task.get("labels"),
+        "task": task,
     }

@@ -179,9 +179,12 @@ def main(_) -> None:
                 "--dev_file or --dev_fraction"
             )
         runs = {name: {"settings": settings} for name, settings in combinations.items()}
-        summaries = finetune_each(runs, arguments)
-        if is_chief(strategy):
-            write_combinations(FLAGS.output_dir, summaries)
+        shared = dataclasses.asdict(arguments["settings"])
+        del shared["learning_rate"], shared["num_epochs"]
+        with Run(strategy, FLAGS.output_dir, {}).hold({"task": FLAGS.task, "combinations": shared}):
+            summaries = finetune_each(runs, arguments)
+            if is_chief(strategy):
+                write_combinations(FLAGS.output_dir, summaries)
     else:
         finetune(**arguments)
 

@@ -13,7 +13,7 @@ from albert_tf.kinds import UNSURE
 from albert_tf.storage.errors import UserError
 from .settings import numbers_by_label, setting
 
-TEMPERATURES = (0.05, 20.0)
+TEMPERATURES = (0.1, 20.0)  # below 0.1 float32 loses small probabilities
 _LIMITS = {"temperature": TEMPERATURES, "min_probability": (0.0, 1.0)}
 
 
@@ -87,4 +87,4 @@ def _thresholds(value: Mapping[str, float] | str, labels: list[str]) -> dict[str
             raise UserError(f"--{flag}: unknown label {label!r}; the model has {known}")
         if not 0 <= threshold <= 1:
             raise UserError(f"--{flag}: {label!r} has {threshold}; expected a number from 0 to 1")
-    return dict(value)
+    return {label: float(threshold) for label, threshold in value.items()}

@@ -169,7 +169,9 @@ def _parse_flags(argv: list[str]) -> list[str]:
         what = re.sub(missing, r"give --\1", str(error))
         fail(f"{'; '.join(what.splitlines())}; see --help")
     for name, value in flags.FLAGS.flag_values_dict().items():
-        if isinstance(value, float) and not math.isfinite(value):  # absl's bounds let nan pass
+        numbers = value if isinstance(value, list) else [value]
+        # absl's bounds let nan pass.
+        if not all(math.isfinite(number) for number in numbers if isinstance(number, float)):
             fail(f"flag --{name}={value}: expected a finite number; see --help")
     # absl's default would be INFO, at which TensorFlow 2.21 logs every checkpoint.
     if flags.FLAGS["verbosity"].using_default_value:

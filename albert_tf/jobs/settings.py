@@ -82,13 +82,15 @@ def flag_names(settings: type) -> list[str]:
 def numbers_by_label(
     flag: str, text: str, is_valid: Callable[[float], bool], expected: str
 ) -> dict[str, float]:
-    """Returns the value of a flag such as "neg=1,pos=2.5"; commas and `=` may be in labels.
+    """Returns the value of a flag such as "neg=1,pos=2.5".
+
+    A label may contain commas and `=`, but not `=`, a number and a comma.
 
     Raises:
       UserError: for a part that is no valid number, and for a label that is there twice.
     """
     numbers: dict[str, float] = {}
-    for part in re.findall(r".+?=[^=,]*(?:,|$)|.+", text):
+    for part in re.findall(r".+?=[^=,]*(?:,|$)|.+", text, re.DOTALL):
         label, _, number = part.rstrip(",").rpartition("=")
         label = label.strip()
         if label in numbers:

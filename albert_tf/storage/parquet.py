@@ -29,7 +29,7 @@ def json_lines(file: tf.io.gfile.GFile) -> Iterator[bytes]:
     file.closed = False  # pyarrow reads this attribute, which GFile lacks
     try:
         table = parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-        names, done = table.schema_arrow.names, 0
+        names, size, done = table.schema_arrow.names, file.size(), 0
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UserError(f"{file.name}: several columns {twice!r}: rename all but one")
         for batch in table.iter_batches(_ROWS_PER_BLOCK):
@@ -37,11 +37,11 @@ def json_lines(file: tf.io.gfile.GFile) -> Iterator[bytes]:
             records = (dict(zip(names, row)) for row in zip(*columns))
             lines = (json.dumps(r, ensure_ascii=False, default=_no_text) + "\n" for r in records)
             done += batch.num_rows
-            file.seek(file.size() * done // table.metadata.num_rows)
+            file.seek(size * done // table.metadata.num_rows)
             yield "".join(lines).encode()
     except UserError:
         raise
-    except (pyarrow.ArrowException, ValueError) as error:
+    except (pyarrow.ArrowException, OverflowError, ValueError) as error:
         raise OSError(str(error)) from error
 
 
@@ -55,8 +55,12 @@ def _no_text(value: object) -> dict[str, str]:
     return {type(value).__name__: str(value)[:60]}
 
 
-def written(parts: Sequence[Callable[[], Iterator[dict]]], path: str) -> Iterator[dict]:
+def written(
+    parts: Sequence[Callable[[], Iterator[dict]]], path: str, output_file: str
+) -> Iterator[dict]:
     """Yields rows after writing them to a local file, a row group for each part.
+
+    Errors name `output_file`, which `path` becomes.
 
     `parts` give their rows at each call. A column's type is found from the values in all parts.
     """
@@ -69,7 +73,13 @@ def written(parts: Sequence[Callable[[], Iterator[dict]]], path: str) -> Iterato
         # pyarrow reads the names of columns in the first row only.
         rows[0] = {**dict.fromkeys(name for row in rows for name in row), **rows[0]}
         schemas.append(pyarrow.Table.from_pylist(rows).schema)
-    schema = pyarrow.unify_schemas(schemas, promote_options="permissive")
+    try:
+        schema = pyarrow.unify_schemas(schemas, promote_options="permissive")
+    except pyarrow.ArrowException as error:
+        raise UserError(
+            f"{output_file}: the rows have values of different types ({error}): name a .jsonl "
+            "file, or predict the files one by one"
+        ) from error
     with parquet.ParquetWriter(path, schema) as writer:
         for part in parts:
             rows = list(part())

@@ -267,6 +267,8 @@ class ClassificationTask(LabelledTask):
             columns["prediction"] = [float(str(number)) for number in numbers]
             return Answers(columns, {**exact, "number": numbers})
         probabilities = probabilities_of(outputs, features is None, self.activation)
+        if not np.isfinite(probabilities).all():
+            raise UserError("the model's probabilities are not finite: use another checkpoint")
         if self.temperature != 1:
             probabilities = tempered(probabilities, self.temperature)
         columns["prediction"] = self.predictions(probabilities)

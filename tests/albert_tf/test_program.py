@@ -23,6 +23,12 @@ def stderr_of(body, *arguments, exit_code):
 
 
 RATE = "pass\nfrom absl import flags\nflags.DEFINE_float('rate', 0.1, 'A rate.', 0.0)"
+RATES = """pass
+import dataclasses
+from absl import flags
+from albert_tf.jobs.settings import define_settings_flags, setting
+Rates = dataclasses.make_dataclass("R", [("rates", float, setting(flags.DEFINE_float, "Rates."))])
+define_settings_flags(Rates, several=("rates",))"""
 REQUIRED = """pass
 from absl import flags
 flags.DEFINE_string('one', None, 'One.', required=True)
@@ -41,6 +47,7 @@ FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
         ("pass", "stray", "unknown argument 'stray': every option is a flag, see --help"),
         (RATE, "--rate=nan", "flag --rate=nan: expected a finite number; see --help"),
         (RATE, "--rate=inf", "flag --rate=inf: expected a finite number; see --help"),
+        (RATES, "--rates=0.1,nan", "flag --rates=[0.1, nan]: expected a finite number; see --help"),
         (FULL_DISK, "", "a/ckpt; No space left on device\n"),  # without TensorFlow's operations
         (REQUIRED, "", "give --one; give --two; see --help"),
         (LENGTH, "--max_seq_length=7", "flag --max_seq_length=7"),

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from albert_tf.text.packing import FEATURES, model_inputs
 from export import fixed_graph
+from tests.builders import raises_one_line
 
 MASK = np.array([[1] * 11, [1] * 4 + [0] * 7, [1] * 9 + [0] * 2], np.int32)
 IDS = MASK * np.random.RandomState(0).randint(5, 50, MASK.shape).astype(np.int32)
@@ -62,3 +63,13 @@ def test_the_encoder_by_default(name, modules):
 def test_beams_have_no_single_graph(modules):
     with pytest.raises(ValueError, match=r"^--kind=question_answering: .* take --kind=encoder$"):
         fixed_graph.load(modules[BEAMS].served.model_dir, "question_answering")
+
+
+def test_answers_that_are_not_finite_are_refused(modules, tmp_path):
+    module = fixed_graph.load(modules["classifier"].served.model_dir, None)
+    nan = {"probabilities": np.full([3, 3], np.nan, np.float32)}
+    answers = iter([nan, {"probabilities": np.zeros([3, 3], np.float32)}])
+    found = fixed_graph.differences(module, lambda _: next(answers), [MASK, MASK])
+    with raises_one_line(" in int8 gives answers that are not finite"):
+        fixed_graph.write(module, str(tmp_path / "m.onnx"), b"", found, " in int8")
+    assert not list(tmp_path.iterdir())

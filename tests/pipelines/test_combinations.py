@@ -5,11 +5,12 @@ import shutil
 
 import pytest
 
+from pipelines.tasks.running.fine_tuned import find_model
 from pipelines.training.metrics_log import read_metrics
 from tests.builders import finetune_flags
 from tests.jobs import assert_same_bits, run
 
-RATES = ("learning_rate_1e-05", "learning_rate_0.02")
+RATES = ("learning_rate_0.02", "learning_rate_1e-05")  # the second is better
 
 
 def flags_of(table, pretrained, output_dir, *others):
@@ -21,7 +22,7 @@ def flags_of(table, pretrained, output_dir, *others):
 @pytest.fixture(scope="module")
 def two_rates(tmp_path_factory, table, pretrained):
     output_dir = tmp_path_factory.mktemp("runs") / "rates"
-    more = ["--learning_rate=1e-5,0.02", "--random_seeds=1,2"]
+    more = ["--learning_rate=0.02,1e-5", "--random_seeds=1,2"]
     out, _ = run("pipelines.finetune", *flags_of(table, pretrained, output_dir, *more))
     return output_dir, out
 
@@ -40,16 +41,30 @@ def test_a_table_with_the_best_on_dev(two_rates):
         assert f"\n{name:<19} {'accuracy':<24} {medians[name]:8.4f}   " in out
         settings = json.loads((output_dir / name / "run.json").read_text())
         assert f"learning_rate_{settings['learning_rate']:g}" == name
-    assert results["best"] == max(medians, key=medians.get)
+    assert results["best"] == max(medians, key=medians.get) == RATES[1]
+    assert find_model(str(output_dir)).startswith(f"{output_dir}/{RATES[1]}/seed_")
     assert f"best     {output_dir}/{results['best']} by accuracy" in out
-    assert not (output_dir / "run.json").exists()
+
+
+def test_other_settings_are_refused_and_further_values_added(
+    two_rates, table, pretrained, tmp_path
+):
+    output_dir = shutil.copytree(two_rates[0], tmp_path / "rates")
+    for rates, other in (("0.02,1e-5", "--global_batch_size=6"), ("0.02", "--random_seeds=1")):
+        flags = flags_of(table, pretrained, output_dir, f"--learning_rate={rates}", other)
+        err = run("pipelines.finetune", *flags, exit_code=2)[1]
+        assert "another run" in err or "other settings" in err, err
+    more = ["--learning_rate=0.03,1e-5", "--random_seeds=1,2"]
+    run("pipelines.finetune", *flags_of(table, pretrained, output_dir, *more))
+    results = json.loads((output_dir / "combinations.json").read_text())
+    assert tuple(results["combinations"]) == (*RATES, "learning_rate_0.03")
 
 
 def test_a_run_is_what_one_value_makes(two_rates, table, pretrained, tmp_path):
     flags = flags_of(table, pretrained, tmp_path / "one", "--learning_rate=0.02")
     out, _ = run("pipelines.finetune", *flags, "--random_seeds=1")
     assert "run 1 of" not in out
-    assert_same_bits(tmp_path / "one/seed_1", two_rates[0] / RATES[1] / "seed_1")
+    assert_same_bits(tmp_path / "one/seed_1", two_rates[0] / RATES[0] / "seed_1")
     assert not (tmp_path / "one/combinations.json").exists()
 
 
@@ -58,7 +73,7 @@ def test_a_killed_command_does_what_is_missing(two_rates, table, pretrained, tmp
     expected = (output_dir / "combinations.json").read_text()
     (output_dir / "combinations.json").unlink()
     shutil.rmtree(output_dir / RATES[1] / "seed_2")
-    more = ["--learning_rate=1e-5,0.02", "--random_seeds=1,2"]
+    more = ["--learning_rate=0.02,1e-5", "--random_seeds=1,2"]
     out, _ = run("pipelines.finetune", *flags_of(table, pretrained, output_dir, *more))
     assert [line.split("rates/")[1] for line in out.splitlines() if line.startswith("curves ")] == [
         f"{RATES[1]}/seed_2/curves.png"

@@ -150,9 +150,17 @@ def test_written_columns_may_be_null_or_empty_at_first(tmp_path):
     ]
     path = str(tmp_path / "out.parquet")
     readers = [lambda part=part: iter([dict(row) for row in part]) for part in parts]
-    assert list(written(readers, path)) == sum(parts, [])
+    assert list(written(readers, path, path)) == sum(parts, [])
     empty = dict.fromkeys(("id", "score", "spans", "more"))
     assert parquet.read_table(path).to_pylist() == [{**empty, **row} for row in sum(parts, [])]
+
+
+def test_values_of_different_types_are_refused(tmp_path):
+    from albert_tf.storage.parquet import written
+
+    readers = [lambda value=value: iter([{"prediction": value}]) for value in ("a", [{"b": 1}])]
+    with raises_one_line(r"out\.parquet: the rows have values of different types .*\.jsonl"):
+        list(written(readers, str(tmp_path / "part"), "out.parquet"))
 
 
 @pytest.fixture

@@ -201,7 +201,10 @@ CSV = {
     "empty file": ("", r"t\.csv:1: empty; expected a line with the names"),
     "a blank first line": ("\n" + TWO, r"t\.csv:1: empty; expected a line with the names"),
     "a quote that swallows rows": (SEMI + 'x;pos\n"a;pos\nb;neg\nc";neg\n', ":4: .*in line 6 only"),
-    "two files, semicolons": (SEMI + "a;x\ntext;label\nc;y\n", ":4: the header of line 2 again"),
+    "two files, semicolons": (
+        SEMI + "a;x\ntext;label\nc;y\n",
+        r":4 \(row 3\): the header of line 2 \(row 1\) again",
+    ),
     "two files with marks": ('\ufeff"text","label"\na,x\n' * 2, ":3: the header of line 1 again"),
     "a spreadsheet": (b"PK\x03\x04\x14\0\x06\0", r"t\.csv: .* \(\.xlsx\); .*CSV UTF-8"),
     "other headers": (ONE + "a,x\nText,Label \nc,y\n", ":3: the header of line 1 again"),
@@ -216,7 +219,10 @@ CSV = {
     "nothing but a header": (ONE, r"t\.csv: no rows; expected at least one$"),
     "names with spaces": ("text, label\na,pos\n", r":1: no column 'label'.*' label'"),
     "a column twice": ("text,label,text\na,pos,b\n", r":1: several columns 'text'"),
-    "a cell too many, semicolons": (SEMI + "a;pos\nb;c;neg\n", r":4: 3 columns, expected 2"),
+    "a cell too many, semicolons": (
+        SEMI + "a;pos\nb;c;neg\n",
+        r":4 \(row 3\): 3 columns, expected 2",
+    ),
     "tabs in csv": (TSV, r"columns seem to stand between tabs"),
     "a cell too few": (ONE + "a,pos\nb\n", r":3: 1 columns, expected 2: 'text', 'label'"),
     "too many after quoted lines": (ONE + '"a\nb",pos\nb,c,neg\n', r":4 \(row 3\): 3 columns, ex"),

@@ -76,7 +76,7 @@ def _quoted_rows(
 
     reader = csv.reader(lines(), delimiter=separator, strict=True)
     columns, edges = None, [_EdgeColumn(separator, is_last) for is_last in (False, True)]
-    for row in itertools.count(first):
+    for row in itertools.count(1):  # spreadsheets do not count a first line `sep=;`
         number = reader.line_num + first
         try:
             cells = next(reader, None)

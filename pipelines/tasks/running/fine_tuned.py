@@ -27,7 +27,7 @@ from ..squad import SquadTask
 from ..task import Task
 from ..token_classification import TokenClassificationTask
 from .batches import Prediction
-from .results import RESULTS_FILE
+from .results import COMBINATIONS_FILE, RESULTS_FILE
 
 # `kind` in task.json -> the class whose `restore` makes its task.
 _CLASSES = {
@@ -59,8 +59,8 @@ class AnsweringModel(Protocol):
 def find_model(path: str) -> str:
     """Returns the directory of the seed or SavedModel that a path refers to.
 
-    A directory of fine-tuning refers to its best seed on dev, a directory of SavedModel versions to
-    the newest version. Refuses a model that is not finished.
+    A directory of fine-tuning refers to its best settings and seed on dev, a directory of
+    SavedModel versions to the newest version. Refuses a model that is not finished.
     """
     path = path.rstrip("/")
     names = files.names_in(path)
@@ -68,6 +68,9 @@ def find_model(path: str) -> str:
         return found
     if model_directory.TASK_FILE in names:
         return path
+    if COMBINATIONS_FILE in names:
+        best = files.read_json(os.path.join(path, COMBINATIONS_FILE))["best"]
+        return find_model(os.path.join(path, best))
     if seeds := sorted(name for name in names if name.startswith("seed_")):
         return _best_seed(path, seeds)
     raise UserError(

@@ -130,7 +130,9 @@ def _written(parts: Sequence[str], path: str, output_file: str) -> Iterator[dict
     """Yields the rows of parts after writing them to `path` in the format of `output_file`."""
     ending = os.path.splitext(output_file)[1]
     if ending == ".parquet":
-        yield from parquet.written([functools.partial(_rows_of_part, p) for p in parts], path)
+        yield from parquet.written(
+            [functools.partial(_rows_of_part, p) for p in parts], path, output_file
+        )
         return
     separator, header = _SEPARATORS[ending], None
     with open(path, "w", encoding="utf-8", newline="") as file:

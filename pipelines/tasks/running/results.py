@@ -15,6 +15,7 @@ from ..scoring.confidence import describe_confidence, describe_label_thresholds
 from ..scoring.metrics import describe_figures_of_labels
 
 RESULTS_FILE = "results.json"
+COMBINATIONS_FILE = "combinations.json"
 
 
 def stored_results(output_dir: str) -> dict[int, dict]:
@@ -97,8 +98,11 @@ def write_combinations(output_dir: str, summaries: Mapping[str, dict]) -> None:
     """Writes OUTPUT_DIR/combinations.json, the results of several settings, with the best on dev.
 
     The best has the highest median of the metric that selects weights, the first of equal ones.
+    Settings of earlier calls for this directory are included.
     """
-    path = os.path.join(output_dir, "combinations.json")
+    path = os.path.join(output_dir, COMBINATIONS_FILE)
+    earlier = files.read_json(path)["combinations"] if tf.io.gfile.exists(path) else {}
+    summaries = {**earlier, **summaries}
     metric = next(iter(summaries.values()))["best_metric"]
     best = max(summaries, key=lambda name: summaries[name]["dev"]["median"][metric])
     files.write_json(path, {"best": best, "best_metric": metric, "combinations": summaries})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import optimize, special
+from scipy import optimize, special, stats
 
 from albert_tf.jobs.decision import TEMPERATURES
 from albert_tf.metrics import wilson_interval
@@ -18,6 +18,8 @@ _BINS = 15
 PRECISIONS = (0.9, 0.95, 0.99)
 # At or above a threshold, with a label, or for a temperature: fewer rows are a matter of luck.
 _FEWEST_ROWS = 20
+# Twice the log-likelihood that a temperature gains by chance in less than 5 % of the cases.
+_CHANCE = stats.chi2.ppf(0.95, 1)
 
 
 def confidence(answers: np.ndarray, probabilities: np.ndarray) -> dict:
@@ -84,8 +86,8 @@ def tempered(probabilities: np.ndarray, temperature: float) -> np.ndarray:
 def fit_temperature(answers: np.ndarray, probabilities: np.ndarray) -> float | None:
     """Returns the temperature with the least negative log-likelihood of `answers`, in 3 digits.
 
-    For the arguments see `confidence`. None: there are fewer than 20 rows, or all are right, and
-    the lower a temperature, the better it fits.
+    For the arguments see `confidence`. None: there are fewer than 20 rows; all are right, so the
+    lowest temperature fits best; or chance explains the gain (likelihood-ratio test, 5 %).
 
     Source: Guo et al. 2017, section 4.2.
     """
@@ -97,8 +99,10 @@ def fit_temperature(answers: np.ndarray, probabilities: np.ndarray) -> float | N
         likely = tempered(probabilities, np.exp(log_temperature))[rows, answers]
         return -np.log(np.maximum(likely, np.finfo(np.float64).tiny)).mean()
 
-    best = optimize.minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded").x
-    return float(f"{np.exp(best):.3g}")
+    best = optimize.minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded")
+    if 2 * len(answers) * (loss(0.0) - best.fun) <= _CHANCE:
+        return None
+    return float(f"{np.exp(best.x):.3g}")
 
 
 def thresholds(best: np.ndarray, right: np.ndarray) -> dict[str, dict]:

@@ -92,7 +92,7 @@ def test_a_temperature_of_labels_of_chance_leaves_nothing_to_be_sure_of():
 
 def test_no_temperature_of_few_rows_of_right_rows_or_of_a_calibrated_model():
     rng = np.random.default_rng(3)
-    answers, probabilities = sample(rng, 20, 3.0)
+    answers, probabilities = sample(rng, 20, 9.0)
     assert confidence.fit_temperature(answers, probabilities) > 1
     assert confidence.fit_temperature(answers[:19], probabilities[:19]) is None
     assert confidence.fit_temperature(probabilities.argmax(axis=1).repeat(2),
@@ -101,6 +101,13 @@ def test_no_temperature_of_few_rows_of_right_rows_or_of_a_calibrated_model():
     even = np.tile([2 / 3, 1 / 3], (60, 1))
     found = confidence.confidence(np.arange(60) % 3 // 2, even)
     assert found["calibration_error"] < 1e-12 and "temperature" not in found
+
+
+def test_few_temperatures_of_calibrated_models():
+    """Chance explains what they gain on these rows; on others they would do harm."""
+    rng = np.random.default_rng(4)
+    found = [confidence.fit_temperature(*sample(rng, 100, 1.0)) for _ in range(60)]
+    assert sum(temperature is not None for temperature in found) <= 8
 
 
 def test_tempered_probabilities_that_are_0():
