@@ -1,4 +1,4 @@
-"""ALBERT (Lan et al., 2020) on TensorFlow 2: the model, its tokenizer and its optimizer.
+"""ALBERT (Lan et al., 2020) in TensorFlow 2: models, tokenizer and optimizer.
 
     import albert_tf
 
@@ -9,13 +9,13 @@
     albert_tf.save_pretrained(model, tokenizer, "huggingface")  # in Hugging Face's format
 
     batch = tokenizer(["The file is opened first."], max_length=64)
-    config = albert_tf.AlbertConfig.named("albert_base_v1")  # random weights, dropout
-    encoder = albert_tf.AlbertEncoder(config)
+    config = albert_tf.AlbertConfig.named("albert_base_v1")  # with dropout
+    encoder = albert_tf.AlbertEncoder(config)  # random weights
 
-`__all__` lists the public API. A name is imported on its first use, so `import albert_tf` does not
-import TensorFlow. On Python 3.12 and later it sets TF_USE_LEGACY_KERAS=1, and raises an ImportError
-if the variable has another value or TensorFlow was imported without it. Afterwards
-`tf.keras.models.load_model` can load `.keras` files that contain these models or layers.
+`__all__` lists the public API. Names are imported lazily, so `import albert_tf` does not import
+TensorFlow. On Python 3.12 and later, the import sets TF_USE_LEGACY_KERAS=1. It raises an
+ImportError if the variable has another value, or if TensorFlow was imported without it. After the
+import, `tf.keras.models.load_model` can load `.keras` files that contain these models or layers.
 
 In all docstrings, "the reference" is Google's code (google-research/ALBERT, commit cbce824), and a
 "piece" is a token of the SentencePiece or WordPiece vocabulary.
@@ -49,8 +49,8 @@ __all__ = sorted(_MODULES)
 
 
 def _select_keras_2() -> None:
-    """Makes tf.keras Keras 2, which is the separate package tf-keras from TensorFlow 2.16 on."""
-    if sys.version_info < (3, 12):  # installs TensorFlow 2.15, which contains Keras 2
+    """Makes `tf.keras` refer to Keras 2, which TensorFlow 2.16 and later load from tf-keras."""
+    if sys.version_info < (3, 12):  # with TensorFlow 2.15, which contains Keras 2
         return
     wanted = os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     # TensorFlow reads the variable once, when it is imported.
@@ -62,7 +62,7 @@ def _select_keras_2() -> None:
         )
 
 
-# A .keras file names these classes "albert_tf>CLASS".
+# Classes that are registered in Keras as "albert_tf>CLASS". This name is used in .keras files.
 _KERAS_CLASSES = """
     AdamW AlbertEncoder AlbertForAnswerableQuestionAnswering AlbertForMultipleChoice
     AlbertForPreTraining AlbertForQuestionAnswering AlbertForSequenceClassification
@@ -77,10 +77,10 @@ _select_keras_2()
 
 @wrapt.when_imported("keras" if sys.version_info < (3, 12) else "tf_keras")
 def _announce_classes(keras) -> None:
-    """Lets Keras load a functional model with layers of this package that are not imported yet.
+    """Allows Keras to load functional models whose layer classes have not been imported yet.
 
-    Keras refuses a layer whose class is not registered, although the file names the class's module.
-    So each class name is registered as None: Keras then imports the module, which registers it.
+    Keras rejects a layer whose class is not registered, even if the file contains its module name.
+    If the class name is registered as None, Keras imports the module, which registers the class.
     """
     for name in _KERAS_CLASSES:
         keras.saving.get_custom_objects().setdefault(f"{__name__}>{name}", None)

@@ -1,8 +1,8 @@
-"""LAMB and AdamW as Keras optimizers, built on tensorflow-addons where it has a wheel.
+"""LAMB and AdamW as Keras optimizers, based on tensorflow-addons where it is available.
 
-Only this module imports tensorflow-addons. So albert_tf.optimization imports this module only to
-create an optimizer. tensorflow-addons has no wheel for Python 3.12 and later: there keras_lamb
-computes the updates. Each of the two reads the other's checkpoints.
+This is the only module that imports tensorflow-addons, so albert_tf.optimization imports it lazily.
+tensorflow-addons has no wheel for Python 3.12 and later, where keras_lamb computes the updates.
+Checkpoints are compatible between the two implementations.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
 
-# Decay rates of the moments: the defaults of both base classes.
+# Exponential decay rates of the moments, which are the defaults of both base classes.
 _BETA_1, _BETA_2 = 0.9, 0.999
 
 
 def _base() -> type:
-    """Returns the class that computes the updates."""
+    """Returns the LAMB class of keras_lamb (Python 3.12 and later) or of tensorflow-addons."""
     if sys.version_info >= (3, 12):
         from albert_tf import keras_lamb
 
         return keras_lamb.LAMB
     with warnings.catch_warnings():
         # The import warns that the package is at its end of life and was not tested with this
-        # TensorFlow. Both versions are pinned.
+        # version of TensorFlow. Both versions are pinned, so the warnings are ignored.
         warnings.filterwarnings("ignore", message="(?si).*TensorFlow Addons", category=UserWarning)
         try:
             import tensorflow_addons as tfa
@@ -45,39 +45,40 @@ def _base() -> type:
 _BASE: Any = _base()
 
 
-# Both base classes derive from Keras' legacy optimizer. For .keras and .weights.h5 files Keras 2
-# stores the state of layers, metrics, losses and new optimizers, but not of legacy optimizers. So
-# this class is also a Loss, whose state Keras stores. The alternative is a new optimizer: to read
-# checkpoints of the legacy class, it would have to override some ten private methods.
+# Both base classes derive from Keras' legacy optimizer. In .keras and .weights.h5 files, Keras 2
+# saves the state of layers, metrics, losses and new-style optimizers, but not of legacy optimizers.
+# Deriving from Loss makes Keras save the state. A new-style optimizer would have to override about
+# ten private methods to read checkpoints of the legacy class.
 class _Optimizer(_BASE, tf.keras.losses.Loss):
-    """LAMB with optional bias correction; .keras and .weights.h5 files store its state."""
+    """LAMB with optional bias correction. Its state is saved in .keras and .weights.h5 files."""
 
     def __init__(self, bias_correction: bool = True, **arguments):
         super().__init__(**arguments)
         self.bias_correction = bias_correction
-        self._trained: list[tf.Variable] = []  # in the order of their moments in a file
-        # Moments read from a file, kept until the first update. None: from_config created this
-        # optimizer, and no moments have been read.
+        self._trained: list[tf.Variable] = []  # in the order of their saved moments
+        # Moments loaded from a file, kept until the first update. None if from_config created this
+        # optimizer and no moments have been loaded.
         self._loaded: list[np.ndarray] | None = []
 
     def get_config(self) -> dict:
-        """Returns the arguments of __init__ as values that JSON can hold."""
+        """Returns the arguments of `__init__` as JSON-serializable values."""
         config = {**super().get_config(), "bias_correction": self.bias_correction}
         return {name: value for name, value in config.items() if name not in ("beta_1", "beta_2")}
 
     def save_own_variables(self, store) -> None:
-        """Stores step and moments; Keras calls it when it saves a model."""
+        """Saves the step and the moments. Keras calls this method when it saves a model."""
         moments = [self.get_slot(*slot).numpy() for slot in _slots(self._trained)]
         moments = moments or self._loaded or []
         for i, array in enumerate([self.iterations.numpy(), *moments]):
             store[str(i)] = array
 
     def load_own_variables(self, store) -> None:
-        """Loads step and moments; skips moments of other shapes, with a warning.
+        """Loads the step and the moments. If the shapes do not match, warns and loads nothing.
 
-        Before the first update the trained variables are unknown: the update assigns the moments.
+        Before the first update, the trained variables are not known. The loaded moments are kept
+        until that update creates the slots.
         """
-        if not store.keys():  # written by version 0.4 or older, or by a model without optimizer
+        if not store.keys():  # saved by version 0.4 or older, or without an optimizer
             return
         step, *moments = [store[str(i)][()] for i in range(len(store.keys()))]
         if not self._trained:
@@ -90,7 +91,7 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
         self.iterations.assign(step)
 
     def _fits(self, moments: list[np.ndarray], variables: list[tf.Variable]) -> bool:
-        """Returns whether the moments have the variables' shapes; warns if not, as Keras does."""
+        """Returns whether the moments match the variables' shapes. Warns if not, as Keras does."""
         found = [array.shape for array in moments]
         fits = found == [tuple(variable.shape) for variable, _ in _slots(variables)]
         if not fits:
@@ -104,7 +105,7 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
 
     @classmethod
     def from_config(cls, config: dict, **kwargs):
-        """Returns a new optimizer; Keras calls it before it loads the state."""
+        """Creates an optimizer from its config. Keras calls this before it loads the state."""
         optimizer = super().from_config(config, **kwargs)
         optimizer._loaded = None
         return optimizer
@@ -129,18 +130,18 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
 
 
 def _slots(variables: list[tf.Variable]) -> list[tuple[tf.Variable, str]]:
-    """Returns the variable and the slot name of each moment, in the order of save_own_variables."""
+    """Returns (variable, slot name) pairs in the order in which moments are saved."""
     return [(variable, slot) for slot in ("m", "v") for variable in variables]
 
 
 def _uncorrected(dtype: tf.DType) -> dict[str, tf.Tensor]:
-    """Returns coefficients that turn off the base class's bias correction."""
+    """Returns coefficients that disable the base class's bias correction."""
     return {
         # The base class divides each moment by 1 - beta_power.
         "beta_1_power": tf.zeros([], dtype),
         "beta_2_power": tf.zeros([], dtype),
         # In float32, 1 - 0.999 has a relative error of 1.3e-5. The base class's bias correction
-        # cancels this error; without correction the constants must be exact.
+        # cancels this error. Without bias correction, the constants must be exact.
         "one_minus_beta_1_t": tf.constant(1 - _BETA_1, dtype),
         "one_minus_beta_2_t": tf.constant(1 - _BETA_2, dtype),
     }
@@ -148,7 +149,7 @@ def _uncorrected(dtype: tf.DType) -> dict[str, tf.Tensor]:
 
 @tf.keras.saving.register_keras_serializable("albert_tf")
 class Lamb(_Optimizer):
-    """LAMB; see optimization.lamb."""
+    """The LAMB optimizer. See `optimization.lamb`."""
 
     def _prepare_local(self, var_device, var_dtype, apply_state):
         super()._prepare_local(var_device, var_dtype, apply_state)
@@ -158,7 +159,7 @@ class Lamb(_Optimizer):
 
 @tf.keras.saving.register_keras_serializable("albert_tf")
 class AdamW(_Optimizer):
-    """AdamW, which is LAMB without the ratio of norms; see optimization.adamw."""
+    """The AdamW optimizer: LAMB without the trust ratio. See `optimization.adamw`."""
 
     def _do_layer_adaptation(self, variable):
         return False
@@ -170,7 +171,7 @@ class AdamW(_Optimizer):
         if not self.bias_correction:
             return
         # m / c1 / (sqrt(v / c2) + epsilon) = scale * m / (sqrt(v) + epsilon * sqrt(c2)). In float32
-        # expm1 has an error of 1e-7, and the base class's 1 - 0.999^t one of 1e-5.
+        # the error of expm1 is 1e-7, and the error of the base class's 1 - 0.999^t is 1e-5.
         step = tf.cast(self.iterations + 1, var_dtype)
         c1, c2 = (-tf.math.expm1(step * math.log(beta)) for beta in (_BETA_1, _BETA_2))
         scale = tf.sqrt(c2) / c1

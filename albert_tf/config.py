@@ -1,4 +1,4 @@
-"""The hyper-parameters of ALBERT and of the BERT baselines that it is compared with."""
+"""Hyperparameters of ALBERT and of the BERT baselines with which it is compared."""
 
 from __future__ import annotations
 
@@ -14,39 +14,40 @@ from albert_tf.storage.errors import UserError, shown
 SHARING_MODES = ("all", "attention", "ffn", "none")
 ACTIVATIONS = ("gelu", "gelu_erf", "relu")
 
-# Limits far above every existing model: more is a mistake or an attempt to exhaust memory.
+# Upper limits, far above all existing models. Larger values are mistakes or attempts to exhaust
+# memory.
 _LARGEST = {"num_hidden_layers": 1000, "inner_group_num": 100}
 _LARGEST_SIZE = 10_000_000
-_MOST_BLOCKS = 10_000  # blocks of a model, counting shared ones: each takes time to build
-_MOST_KEYS = 1000  # keys in a file: an unknown key is compared with all known keys
+_MOST_BLOCKS = 10_000  # blocks per model, including shared blocks; building each takes time
+_MOST_KEYS = 1000  # keys per file; each unknown key is compared with all known keys
 
 
 @dataclasses.dataclass(frozen=True)
 class AlbertConfig:
-    """Shape of an encoder, with the names of the published `albert_config.json`.
+    """Hyperparameters of an encoder, named as in the published `albert_config.json` files.
 
     Attributes:
-      vocab_size: pieces in the vocabulary (V).
-      embedding_size: width of the embedding tables (E); no projection exists when E == H.
+      vocab_size: number of pieces in the vocabulary (V).
+      embedding_size: width of the embedding tables (E). If E == H, there is no projection.
       hidden_size: width of the encoder (H).
-      num_hidden_layers: number of layers that are applied one after the other.
-      num_hidden_groups: groups of consecutive layers; each group has weights of its own.
-      inner_group_num: blocks, each with weights of its own, that make up one layer.
-      num_attention_heads: attention heads, each of width H / heads.
+      num_hidden_layers: number of layers.
+      num_hidden_groups: number of groups of consecutive layers. Each group has its own weights.
+      inner_group_num: number of blocks per layer. Each block has its own weights.
+      num_attention_heads: number of attention heads. Each head has width H / num_attention_heads.
       intermediate_size: width of the feed-forward layer.
       hidden_act: activation of the feed-forward layer: "gelu" (tanh form, used by ALBERT),
         "gelu_erf" (exact form, used by Hugging Face's BERTs) or "relu".
       hidden_dropout_prob: dropout rate of embeddings, attention output and feed-forward output.
       attention_probs_dropout_prob: dropout rate of the attention probabilities.
       classifier_dropout_prob: dropout rate before the classifier of a fine-tuning task.
-      max_position_embeddings: rows of the position table; no sequence may have more pieces.
-      type_vocab_size: rows of the segment-type table.
+      max_position_embeddings: number of rows of the position table, the maximum sequence length.
+      type_vocab_size: number of rows of the segment-type table.
       initializer_range: standard deviation of the truncated normal initializer.
-      parameter_sharing: which weights the layers of a group share: "all", "attention" only, "ffn"
+      parameter_sharing: weights that the layers of a group share: "all", "attention" only, "ffn"
         only, or "none" (each layer has its own weights, as in BERT).
 
     Source: Lan et al. 2020, section 3 and table 1; the reference's modeling.AlbertConfig.
-    Deviation: the reference has no `parameter_sharing`; its layers share all weights of a group.
+    Deviation: the reference has no `parameter_sharing`. Layers of a group always share all weights.
     """
 
     vocab_size: int = 30000
@@ -73,7 +74,7 @@ class AlbertConfig:
     def _faults(self) -> Iterator[str]:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            # JSON's true and false are ints in Python.
+            # JSON's true and false become bool, which is a subclass of int.
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             is_whole = is_number and isinstance(value, int)
             if field.type == "int" and not (is_whole and value >= 1):
@@ -101,7 +102,7 @@ class AlbertConfig:
 
     @classmethod
     def named(cls, name: str) -> AlbertConfig:
-        """Returns the config of a published size; ALBERTs are v2 unless the name ends in `_v1`."""
+        """Returns the config of a published model. ALBERT names without `_v1` mean version 2."""
         if name not in _NAMED_SIZES:
             raise UserError(f"no config is named {name!r}; known: {', '.join(_NAMED_SIZES)}")
         return cls(**_NAMED_SIZES[name])
@@ -110,9 +111,10 @@ class AlbertConfig:
     def for_vocabulary(
         cls, name_or_path: str, vocab_size: int, spm_model_file: str
     ) -> AlbertConfig:
-        """Returns a published size with `vocab_size` pieces, or the config in a file.
+        """Returns the config of a published model with this `vocab_size`, or reads a file.
 
-        Raises a UserError if `name_or_path` is neither, or the vocab_size in the file differs.
+        Raises a UserError if `name_or_path` is neither a name nor a file, or if the file has a
+        different vocab_size.
         """
         if name_or_path in _NAMED_SIZES:
             return dataclasses.replace(cls.named(name_or_path), vocab_size=vocab_size)
@@ -131,10 +133,10 @@ class AlbertConfig:
 
     @classmethod
     def read(cls, path: str) -> AlbertConfig:
-        """Reads an `albert_config.json`; Hugging Face's "gelu_new" becomes our "gelu" (tanh form).
+        """Reads an `albert_config.json`. Converts Hugging Face's "gelu_new" to "gelu" (tanh form).
 
-        Unknown keys are ignored: the published files have some, such as `net_structure_type`. But
-        an unknown key that resembles a missing known key is refused as a misspelling.
+        Unknown keys are ignored, because published files contain some (`net_structure_type`). But
+        an unknown key that resembles a missing known key raises a UserError, as a misspelling.
         """
         values = files.read_config(path)
         if len(values) > _MOST_KEYS:
@@ -142,7 +144,7 @@ class AlbertConfig:
         known = {field.name for field in dataclasses.fields(cls)}
         if misspelt := {
             key: close[0]
-            for key in values.keys() - known - {"classifier_dropout"}  # in Hugging Face's BERTs
+            for key in values.keys() - known - {"classifier_dropout"}  # in Hugging Face configs
             if (close := difflib.get_close_matches(key, known - values.keys(), cutoff=0.8))
         }:
             key, meant = min(misspelt.items())

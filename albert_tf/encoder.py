@@ -1,4 +1,4 @@
-"""AlbertEncoder: embeddings, then TransformerBlocks that may share weights, then the pooler."""
+"""The ALBERT encoder: embeddings, Transformer blocks that may share weights, and a pooler."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from albert_tf.storage.errors import UserError
 
 
 def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
-    """Returns which attention weights and which feed-forward weights each applied block uses.
+    """Returns the indices of the attention and feed-forward layers that each block uses.
 
     Returns:
-      num_hidden_layers * inner_group_num pairs (attention index, feed-forward index).
+      List of num_hidden_layers * inner_group_num pairs (attention index, feed-forward index).
 
-    Example: 4 layers, sharing "attention" -> [(0, 0), (0, 1), (0, 2), (0, 3)];
-    4 layers in 2 groups, sharing "all" -> [(0, 0), (0, 0), (1, 1), (1, 1)].
+    Example: 4 layers that share "attention" give [(0, 0), (0, 1), (0, 2), (0, 3)].
+    4 layers in 2 groups that share "all" give [(0, 0), (0, 0), (1, 1), (1, 1)].
 
     Source: the reference's transformer_model: layer i belongs to group i * groups // layers.
     """
@@ -46,15 +46,15 @@ def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
 
 
 def cls_only_positions(input_word_ids: tf.Tensor) -> tf.Tensor:
-    """Returns empty `positions`, int32 [b, 0]: the last block then computes [CLS] only."""
+    """Returns empty `positions`, int32 [b, 0], so that the last block computes [CLS] only."""
     return tf.zeros([tf.shape(input_word_ids)[0], 0], tf.int32)
 
 
 def complete_inputs(inputs) -> dict[str, tf.Tensor]:
-    """Returns the encoder's input dict, with int32 values and defaults for missing inputs.
+    """Casts the encoder's inputs to int32 and adds default values for missing inputs.
 
-    Inputs may have any integer dtype, or bool. `input_mask` defaults to 1 (all real) and
-    `input_type_ids` to 0 (one text). A single tensor is used as `input_word_ids`.
+    Any integer dtype or bool is accepted. `input_mask` defaults to ones (no padding) and
+    `input_type_ids` to zeros (a single text). A single tensor is used as `input_word_ids`.
     """
     inputs = as_dict(inputs)
     if "input_word_ids" not in inputs:
@@ -67,7 +67,7 @@ def complete_inputs(inputs) -> dict[str, tf.Tensor]:
     for name in ("input_word_ids", "input_mask", "input_type_ids"):
         value = inputs[name]
         if not (value.dtype.is_integer or value.dtype.is_bool):
-            # Under mixed_bfloat16 Keras rounds float inputs before the call: 257 becomes 256.
+            # Under mixed_bfloat16, Keras rounds float inputs before the call: 257 becomes 256.
             raise UserError(f"{name} is of {value.dtype.name}, expected integers such as int32")
         if not shape.is_compatible_with(value.shape):
             raise UserError(f"{name} has shape {value.shape}, but input_word_ids has {shape}")
@@ -76,7 +76,7 @@ def complete_inputs(inputs) -> dict[str, tf.Tensor]:
 
 
 def as_dict(inputs) -> dict[str, tf.Tensor]:
-    """Returns a model's inputs as a new dict; a single tensor becomes `input_word_ids`."""
+    """Copies a model's inputs to a new dict. A single tensor becomes `input_word_ids`."""
     if tf.is_tensor(inputs):
         return {"input_word_ids": inputs}
     if not isinstance(inputs, Mapping):
@@ -86,12 +86,12 @@ def as_dict(inputs) -> dict[str, tf.Tensor]:
 
 
 class RefusesKerasMask:
-    """Base of layers and models that use `input_mask` and refuse Keras' own masks."""
+    """Base class of layers and models that use `input_mask` and reject Keras masks."""
 
     name: str
 
     def compute_mask(self, inputs, mask=None):  # noqa: ARG002  Keras passes both
-        """Refuses inputs with a Keras mask; returns None, because outputs have no Keras mask."""
+        """Raises a UserError if the inputs have a Keras mask. Outputs have no Keras mask."""
         if any(part is not None for part in tf.nest.flatten(mask)):
             raise UserError(
                 f"the inputs of {self.name} have a Keras mask (of a Masking layer, say), which is "
@@ -101,15 +101,15 @@ class RefusesKerasMask:
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
-    """The encoder and its pooler.
+    """The ALBERT encoder with its pooler.
 
     Args:
-      config: the encoder's shape.
-      recompute: whether training stores only each block's input and recomputes the block for the
-        gradient. This saves memory, but a step takes a third longer.
+      config: the encoder's hyperparameters.
+      recompute: If True, training stores only the input of each block and recomputes the block in
+        the backward pass. This saves memory, but a step takes a third longer.
 
-    Do not call Keras' `fit` on the encoder: its output dict contains a list, so Keras would assign
-    losses to the wrong outputs. Select one: tf.keras.Model(ids, encoder(ids)["pooled_output"]).
+    Do not use Keras' `fit` on the output dict. It contains a list, so Keras would assign losses to
+    wrong outputs. Select one output: `tf.keras.Model(ids, encoder(ids)["pooled_output"])`.
 
     Source: Lan et al. 2020, section 3; the reference's modeling.AlbertModel.
     """
@@ -132,7 +132,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
             FeedForward(config, name=f"feed_forward_{i}", dtype=policy)
             for i in range(1 + max(feed_forward for _, feed_forward in self.plan))
         ]
-        # One block per distinct pair of halves: if all layers share all weights, a single block.
+        # One block per distinct pair in the plan: a single block if all layers share all weights.
         self.blocks: dict[str, tf.keras.layers.Layer] = {
             f"{a}_{f}": TransformerBlock(
                 attentions[a], feed_forwards[f], name=f"block_{a}_{f}", dtype=policy
@@ -156,20 +156,21 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         Args:
           inputs: dict of int32 [b, L]: `input_word_ids`, `input_mask` (1 = real) and
             `input_type_ids`. L is at most max_position_embeddings. For defaults see
-            complete_inputs. A type id outside the type table adds zeros, as in the reference.
-          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
-          num_hidden_layers: number of layers to apply, if fewer than the config's.
-          positions: int32 [b, P]; None: all. The last block computes queries, feed-forward and
-            output only at these positions and [CLS]; keys and values come from all positions.
-          training: Keras' argument, a bool or a tensor bool []. Without `dropout_seed`, training
-            draws a seed at each call.
-          unpad: whether only attention computes padding, which speeds up training on CPUs; see
-            Unpadding. Inner shapes then depend on the mask: neither XLA nor a TPU can compile them.
+            complete_inputs. A type id outside the type table adds a zero vector, as in the
+            reference.
+          dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
+          num_hidden_layers: number of layers to apply, at most the config's. Default: all layers.
+          positions: int32 [b, P]. The last block computes queries, feed-forward and output only at
+            these positions and [CLS], and keys and values at all positions. Default: all positions.
+          training: bool, or bool tensor of shape []. Training without `dropout_seed` draws a new
+            seed at each call.
+          unpad: If True, the blocks skip padding except in attention (see Unpadding). This is
+            faster on CPUs. Inner shapes depend on the mask, which XLA and TPUs do not support.
 
         Returns:
-          dict: `sequence_output` [b, L, H], or with `positions` [b, P, H]; `pooled_output` [b, H].
-          Without `positions` also `hidden_states`, a list of [b, L, H]: the input of the first
-          block, then the output of each block.
+          dict with `sequence_output` [b, L, H] (with `positions`: [b, P, H]) and `pooled_output`
+          [b, H]. Without `positions` it also contains `hidden_states`, a list of [b, L, H]: the
+          input of the first block, then the output of each block.
         """
         inputs = complete_inputs(inputs)
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
@@ -231,7 +232,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         blocks[-1] = functools.partial(blocks[-1], positions=positions)
         states = [x]
         if self.recompute:
-            # The backward pass needs the last block first, so recomputing it would save no memory.
+            # Recomputing the last block saves no memory, because the backward pass needs it first.
             states += apply_recomputed(blocks[:-1], x)
             blocks = blocks[-1:]
         for block in blocks:

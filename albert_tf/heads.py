@@ -17,14 +17,14 @@ from albert_tf.layers.primitives import (
     resolve_dropout_seed,
 )
 
-# Logits are float32 under every policy: bfloat16 would round nearly equal logits to ties.
+# Logits are float32 under every policy, because bfloat16 would round similar logits to ties.
 _LOGITS = "float32"
 _NEVER = -1e30  # the logit of a position that cannot be chosen
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
-    """Predicts the pieces at given positions, with the word embeddings as its output matrix.
+    """Predicts the pieces at given positions. Uses the word embeddings as the output matrix.
 
     Source: the reference's run_pretraining.get_masked_lm_output.
     """
@@ -38,8 +38,8 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
         self.layer_norm = LayerNorm()
 
     def build(self, input_shape):
-        """Creates the output bias, float32 [V], and the variables of the parts."""
-        # Without autocast: under mixed precision it would round the bias to bfloat16.
+        """Creates the output bias, float32 [V], and the variables of the sublayers."""
+        # Autocast would round the bias to bfloat16 under mixed precision.
         self.output_bias = self.add_weight(
             "output_bias",
             [self.config.vocab_size],
@@ -52,7 +52,7 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, masked_output, word_embeddings):
-        """Scores every piece of the vocabulary at each masked position.
+        """Computes logits over the vocabulary at each masked position.
 
         Args:
           masked_output: [b, P, H], the encoder's output at the masked positions.
@@ -64,7 +64,7 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
         num_positions = masked_output.shape[1] or tf.shape(masked_output)[1]
         x = tf.reshape(masked_output, [-1, self.config.hidden_size])
         x = self.layer_norm(self.transform(x))
-        # float32 even under mixed precision: in bfloat16, 2.7 % of the rows would have tied maxima.
+        # float32 even under mixed precision. In bfloat16, 2.7 % of the rows have tied maxima.
         table = tf.cast(word_embeddings, tf.float32)
         logits = tf.matmul(tf.cast(x, tf.float32), table, transpose_b=True)
         logits += tf.cast(self.output_bias, tf.float32)
@@ -89,7 +89,7 @@ class SentenceOrderHead(FromConfig, tf.keras.layers.Layer):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class ClassificationHead(FromConfig, tf.keras.layers.Layer):
-    """Predicts labels or a number for a text, a pair or a piece, by dropout and a dense layer.
+    """Dropout and a dense layer, for classification or regression of texts, pairs or pieces.
 
     Source: the reference's classifier_utils.create_model, race_utils.create_model.
     """
@@ -110,10 +110,10 @@ class ClassificationHead(FromConfig, tf.keras.layers.Layer):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class SpanHead(FromConfig, tf.keras.layers.Layer):
-    """Scores every piece as the first and as the last piece of the answer.
+    """Computes the start and end logits of the answer for every piece.
 
     Source: Devlin et al. 2019, section 4.2; the reference's squad_utils.create_v1_model.
-    Deviation: padding gets logits of -1e30; the reference scores it like any other position.
+    Deviation: padding gets logits of -1e30. The reference does not mask padding.
     """
 
     def __init__(self, config: AlbertConfig, name: str = "span", **kwargs):
@@ -121,14 +121,14 @@ class SpanHead(FromConfig, tf.keras.layers.Layer):
         self.output_dense = dense(2, config.initializer_range, "output", dtype=_LOGITS)
 
     def call(self, sequence_output, input_mask):
-        """Maps [b, L, H] and the int32 mask [b, L] (1 = real) to two float32 logits [b, L]."""
+        """Maps [b, L, H] and an int32 mask [b, L] (1 = real) to start and end logits [b, L]."""
         logits = tf.unstack(self.output_dense(sequence_output), axis=-1)
         return [_masked(of_end, input_mask == 1) for of_end in logits]
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
-    """Scores answer starts, then ends for each of the best starts, and whether an answer exists.
+    """Computes start logits, end logits for each of the best starts, and a no-answer logit.
 
     Source: the reference's squad_utils.create_v2_model, which follows XLNet.
     """
@@ -150,7 +150,7 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
         )
 
     def build(self, input_shape):
-        """Creates every variable; their shapes follow from the config."""
+        """Creates all variables. Their shapes depend only on the config."""
         hidden_size = self.config.hidden_size
         build_parts(hidden_size, self.start)
         build_parts(2 * hidden_size, self.answer_hidden)
@@ -162,19 +162,20 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
     def call(
         self, sequence_output, may_answer, start_positions=None, dropout_seed=None, training=None
     ):
-        """Scores spans.
+        """Computes logits for training, or the best starts and ends for inference.
 
         Args:
           sequence_output: [b, L, H].
-          may_answer: bool [b, L], true where an answer may begin or end.
-          start_positions: int32 [b], the labels of the starts; required in training only.
-          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
-          training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
+          may_answer: bool [b, L], True where an answer may start or end.
+          start_positions: int32 [b], start labels, required in training only.
+          dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
+          training: bool, or bool tensor of shape []. See AlbertEncoder.call.
 
         Returns:
-          float32 dict: `cls_logits` [b], high if there is no answer. In training also
-          `start_logits`, `end_logits` [b, L]; otherwise `start_top_log_probs`, `start_top_index`
-          (int32) [b, 5] and `end_top_log_probs`, `end_top_index` [b, 25], five ends per start.
+          dict with `cls_logits` [b], high if there is no answer. With `start_positions`, it
+          also contains `start_logits` and `end_logits` [b, L]. Otherwise it also contains the best
+          starts, `start_top_log_probs` and `start_top_index` [b, 5], and five ends per start,
+          `end_top_log_probs` and `end_top_index` [b, 25]. Indices are int32, other values float32.
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         seq_len = tf.shape(sequence_output)[1]
@@ -201,7 +202,7 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
         }
 
     def _ends(self, sequence_output, starts, may_answer):
-        """Returns float32 end logits [b, k, L] for `starts`, int32 [b, k]."""
+        """Returns end logits, float32 [b, k, L], for each of `starts`, int32 [b, k]."""
         seq_len, num_starts = tf.shape(sequence_output)[1], tf.shape(starts)[1]
         at_start = tf.gather(sequence_output, starts, batch_dims=1)
         x = tf.concat(
@@ -215,8 +216,8 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
         return _masked(self.end(x)[..., 0], may_answer[:, tf.newaxis])
 
     def _no_answer(self, sequence_output, start_logits, dropout_seed):
-        """Returns float32 logits [b], high if there is no answer."""
-        # The mean output, weighted by the probability that the answer starts at a position.
+        """Returns no-answer logits, float32 [b], high if there is no answer."""
+        # Average the output, weighted by the probability that the answer starts at each position.
         probs = tf.cast(tf.nn.softmax(start_logits), sequence_output.dtype)
         at_starts = tf.einsum("bl,blh->bh", probs, sequence_output)
         x = self.answer_hidden(tf.concat([at_starts, sequence_output[:, 0]], axis=-1))

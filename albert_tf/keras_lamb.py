@@ -1,10 +1,10 @@
 """LAMB for Python 3.12 and later, for which tensorflow-addons has no wheel.
 
-Updates, hyperparameters and the slots' names in a checkpoint are the same as in tensorflow-addons
-0.23.0, so a run can resume with either. Therefore the base class is Keras' legacy optimizer.
+Updates, hyperparameters and slot names are the same as in tensorflow-addons 0.23.0, so a run can
+resume with either implementation. This requires Keras' legacy optimizer as the base class.
 
-Neither class can go. LAMB is to come from tensorflow-addons where that exists. Its last version is
-0.23.0, which has wheels for Python 3.9 to 3.11 and no source distribution.
+Both implementations are needed: tensorflow-addons is required where it is available. Its last
+version, 0.23.0, has wheels for Python 3.9 to 3.11 and no source distribution.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import tensorflow as tf
 class LAMB(tf.keras.optimizers.legacy.Optimizer):
     """LAMB with decoupled weight decay and bias correction; betas 0.9 and 0.999.
 
-    The two lists `exclude_from_...` have regular expressions for the names of excluded variables.
-    Without its own list, layer adaptation uses the list of weight decay.
+    The lists `exclude_from_...` contain regular expressions that match names of excluded variables.
+    `exclude_from_layer_adaptation` defaults to `exclude_from_weight_decay`.
 
     Source: You et al. 2019, algorithm 2; tensorflow_addons.optimizers.LAMB.
     """
@@ -46,7 +46,7 @@ class LAMB(tf.keras.optimizers.legacy.Optimizer):
         )
 
     def get_config(self) -> dict:
-        """Returns the arguments of __init__ as values that JSON can hold."""
+        """Returns the arguments of `__init__` as JSON-serializable values."""
         hyperparameters = ("learning_rate", "weight_decay", "decay")
         return {
             **super().get_config(),
@@ -84,14 +84,14 @@ class LAMB(tf.keras.optimizers.legacy.Optimizer):
             update += state["weight_decay"] * var
         ratio = 1.0
         if self._do_layer_adaptation(var):
-            # With a ratio of 0, a variable of zeros would never move.
+            # With a ratio of 0, a variable that is all zeros would never be updated.
             norms = tf.norm(var, ord=2), tf.norm(update, ord=2)
             has_ratio = (norms[0] > 0) & (norms[1] > 0)
             ratio = tf.where(has_ratio, norms[0] / norms[1], 1.0)
         return var.assign(var - ratio * state["lr_t"] * update)
 
     def _resource_apply_sparse(self, grad, var, indices, apply_state):
-        # Rows without a gradient change, too: their moments and weights decay.
+        # Rows without a gradient are also updated, because their moments and weights decay.
         dense = tf.convert_to_tensor(tf.IndexedSlices(grad, indices, var.shape))
         return self._resource_apply_dense(dense, var, apply_state)
 

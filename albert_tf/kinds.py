@@ -1,7 +1,7 @@
-"""Table of the kinds of fine-tuned models: model class, outputs, names in Hugging Face's code.
+"""Kinds of fine-tuned models, with model class, outputs and names in Hugging Face transformers.
 
-`kind` in task.json selects a row. A new kind also needs a Task in pipelines and a row in
-export/kinds.py.
+`kind` in task.json selects an entry of KINDS. A new kind also needs a Task in pipelines and an
+entry in export/kinds.py.
 """
 
 from __future__ import annotations
@@ -21,33 +21,34 @@ from albert_tf.models import (
     AlbertForTokenClassification,
 )
 
-# The answer of a classifier whose best label is less probable than min_probability.
+# Prediction of a classifier if the probability of the best label is below min_probability.
 UNSURE = "unsure"
-# Activations of a kind that answers numbers -> an output for each of the dense layer's.
+# Maps activations of kinds with numeric outputs to the names of these outputs.
 NUMBERS = {"linear": ("value",), "span": ("start_logits", "end_logits")}
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Properties that all models of a kind share.
+    """Properties that are common to all models of a kind.
 
     Attributes:
-      name: value of `kind` in task.json, and of --kind of the exports.
-      task: value of --task with which pipelines.finetune trains this kind from a table.
-      create_model: (config, content of task.json, recompute) -> the model, without variables. For
-        `recompute` (default False) see AlbertEncoder.
-      num_outputs: content of task.json -> width of the dense layer on the encoder.
-      architecture: the model's class in transformers.
-      torch_head: the dense layer's name in transformers.
-      pipeline: the task's name on Hugging Face's hub.
-      our_head: the dense layer's name here.
-      has_pooler: whether the dense layer reads the pooler's output.
-      problem_type: `problem_type` in Hugging Face's config.json, which distinguishes the kinds of
-        one class; "" for other kinds.
-      has_labels: whether task.json has `labels`, a name for each output.
-      defaults: labels -> default task.json of a Hugging Face model; None if it needs its own.
-      activation: of the dense layer's output: "softmax", "sigmoid", "linear" (one number) or "span"
-        (two numbers: the first and the last piece of an answer). See `answers`.
+      name: value of `kind` in task.json and of the flag --kind of the exports.
+      task: value of --task for training this kind from a table with pipelines.finetune.
+      create_model: function of (config, content of task.json, recompute) that returns the model
+        without variables. `recompute` defaults to False. See AlbertEncoder.
+      num_outputs: function that maps the content of task.json to the output layer's width.
+      architecture: class name of the model in transformers.
+      torch_head: name of the output layer in transformers.
+      pipeline: name of the task on the Hugging Face Hub.
+      our_head: name of the output layer in this package.
+      has_pooler: whether the input of the output layer is the pooler's output.
+      problem_type: `problem_type` in Hugging Face's config.json, which distinguishes kinds with the
+        same class. "" for other kinds.
+      has_labels: whether task.json contains `labels`, a list with one name per output.
+      defaults: function that maps labels to the default content of task.json for a Hugging Face
+        model. None if the model needs its own task.json.
+      activation: activation of the output layer: "softmax", "sigmoid", "linear" (one number) or
+        "span" (two logits, for the first and the last piece of an answer). See `answers`.
     """
 
     name: str
@@ -65,9 +66,9 @@ class Kind:
     activation: str = "softmax"
 
     def answers(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Maps the dense layer's logits, [b, width] or [b, L, width], to outputs by name.
+        """Converts logits, [b, width] or [b, L, width], to a dict of named outputs.
 
-        "span" gives logits of padding, too, which an application must ignore.
+        The outputs of "span" include logits at padding, which the caller must ignore.
         """
         if self.activation in NUMBERS:
             return {name: logits[..., i] for i, name in enumerate(NUMBERS[self.activation])}
@@ -85,7 +86,7 @@ def _question_answering(
 
 def _separator(labels: Sequence[str]) -> str:
     text = "".join(labels)
-    # A separator that occurs in a label would divide the label.
+    # A separator that occurs in a label would split the label.
     return next((mark for mark in ",;|" if mark not in text), "\t")
 
 

@@ -1,16 +1,16 @@
-"""Losses: sums and weights for pre-training, and one loss per example for fine-tuning."""
+"""Losses for pre-training (as sums and weights) and for fine-tuning (one loss per example)."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
 PRETRAINING_OBJECTIVES = ("masked_lm", "sentence_order")
-# `openings` is a metric on a subset of sentence_order. For `separator` see pretraining_loss.
+# `openings` uses a subset of the sentence_order examples. For `separator` see pretraining_loss.
 PRETRAINING_SUMS = (*PRETRAINING_OBJECTIVES, "openings", "separator")
 
 
 def zero_sums(objectives: tuple[str, ...]) -> dict[str, dict[str, tf.Tensor]]:
-    """Returns zeros in the structure of pretraining_sums, to which batches are added."""
+    """Returns zeros in the structure of pretraining_sums, as initial values of running totals."""
     return {
         objective: {name: tf.zeros([]) for name in ("loss", "correct", "weight")}
         for objective in objectives
@@ -20,18 +20,18 @@ def zero_sums(objectives: tuple[str, ...]) -> dict[str, dict[str, tf.Tensor]]:
 def weighted_cross_entropy(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Returns the sums over a batch from which mean loss and accuracy are computed.
+    """Computes sums over a batch from which mean loss and accuracy can be computed.
 
-    Add up the sums of all replicas (and steps) before you divide.
+    Add the sums of all replicas (and steps) before dividing by the total weight.
 
     Args:
       logits: float32 [..., classes].
       labels: int32 [...].
-      weights: float32 [...]: 1 = counted, 0 = padding or without a label.
+      weights: float32 [...], 1 = counted, 0 = ignored (padding or no label).
 
     Returns:
-      dict of float32 scalars: `loss`, sum of weighted negative log-likelihoods (nats); `correct`,
-      total weight of correct predictions; `weight`, the denominator of both.
+      dict of float32 scalars: `loss`, weighted sum of negative log-likelihoods (nats); `correct`,
+      total weight of correct predictions; `weight`, total weight.
     """
     best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
     losses = _negative_log_likelihood(logits, labels, best)
@@ -45,7 +45,7 @@ def weighted_cross_entropy(
 
 @tf.custom_gradient
 def _negative_log_likelihood(logits, labels, best):
-    """Computes tf.nn.sparse_softmax_cross_entropy_with_logits in a third of the time.
+    """Same as tf.nn.sparse_softmax_cross_entropy_with_logits, in a third of the time.
 
     `best`, int32 [...], is the class with the largest logit.
     """
@@ -54,7 +54,7 @@ def _negative_log_likelihood(logits, labels, best):
     def pick(values, index):
         return tf.gather(values, index, batch_dims=labels.shape.rank)
 
-    # The logarithm is exact, because the largest probability is at least 1 / classes.
+    # The logarithm is accurate, because the largest probability is at least 1 / classes.
     losses = pick(logits, best) - pick(logits, labels) - tf.math.log(pick(probs, best))
     return losses, lambda dy: (_gradient_of_logits(probs, labels, dy), None, None)
 
@@ -68,15 +68,16 @@ def _gradient_of_logits(probs, labels, dy):
 def pretraining_sums(
     outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]
 ) -> dict[str, dict[str, tf.Tensor]]:
-    """Returns the weighted_cross_entropy of both objectives, of `openings` and of `separator`.
+    """Returns a dict that maps each name in PRETRAINING_SUMS to its weighted_cross_entropy.
 
-    `masked_lm` counts predicted pieces. `sentence_order` counts examples with an order label;
-    `openings` counts only those at the start of a document; `separator` uses the logits at [SEP].
+    `masked_lm` sums over predicted pieces, and `sentence_order` over examples with an order label.
+    `openings` includes only examples at the start of a document. `separator` uses the logits at
+    [SEP], and is zero if `outputs` does not contain them.
 
     Args:
       outputs: outputs of AlbertForPreTraining.
-      batch: labels and weights: `masked_lm_ids`, `masked_lm_weights` [b, P];
-        `sentence_order_labels`, `sentence_order_weights` [b]; optional `opens_document` [b].
+      batch: dict with `masked_lm_ids` and `masked_lm_weights` [b, P], `sentence_order_labels` and
+        `sentence_order_weights` [b], and optionally `opens_document` [b].
     """
     logits, labels = outputs["sentence_order_logits"], batch["sentence_order_labels"]
     weights = batch["sentence_order_weights"]
@@ -96,7 +97,7 @@ def pretraining_sums(
 
 
 def pretraining_weights(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the `weight` of each objective of pretraining_sums, without running the model."""
+    """Computes the `weight` of each objective in pretraining_sums without running the model."""
     return {
         objective: tf.reduce_sum(batch[f"{objective}_weights"])
         for objective in PRETRAINING_OBJECTIVES
@@ -108,23 +109,24 @@ def pretraining_loss(
     denominators: dict[str, tf.Tensor],
     order_weight: float = 1.0,
 ) -> tf.Tensor:
-    """Returns masked-LM loss + sentence-order loss, each divided by its denominator.
+    """Returns the sum of masked-LM and sentence-order loss, each divided by its denominator.
 
-    If the model also scored the order at the [SEP] between the segments, the loss there is added to
-    the loss at [CLS]: the words that reveal the order are near this [SEP]. After training only
-    [CLS] is used. The effect was measured: see order_control in tests/benchmarks/README.md.
+    If the model also predicts the order at the [SEP] between the segments, the loss of this
+    prediction is added to the loss at [CLS]. The words that reveal the order are near this [SEP].
+    After training, only [CLS] is used. For the measured effect see order_control in
+    tests/benchmarks/README.md.
 
     Args:
       sums: pretraining_sums of this replica.
-      denominators: total weight of each objective over *all* replicas. The losses of the replicas
-        then add up to the mean over the global batch.
+      denominators: total weight of each objective over *all* replicas, so that the sum of the
+        replicas' losses is the mean over the global batch.
       order_weight: factor of the sentence-order loss.
 
     Source: the reference's run_pretraining (weights 1:1).
     Deviation: the reference divides by (this replica's weight + 1e-5).
     """
     order = sums["sentence_order"]["loss"] + sums["separator"]["loss"]
-    # divide_no_nan, because a batch may have no labels of one objective.
+    # divide_no_nan, because a batch may contain no labels for an objective.
     return tf.math.divide_no_nan(
         sums["masked_lm"]["loss"], denominators["masked_lm"]
     ) + order_weight * tf.math.divide_no_nan(order, denominators["sentence_order"])
@@ -137,7 +139,7 @@ def token_classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor
 
     Args:
       logits: float32 [b, L, labels].
-      labels: int [b, at least L]; -1 = no label.
+      labels: int [b, at least L], -1 = no label. Columns after the first L are ignored.
     """
     labels = tf.cast(labels, tf.int32)[:, : tf.shape(logits)[1]]
     is_labelled = tf.cast(labels >= 0, logits.dtype)
@@ -149,12 +151,12 @@ def token_classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor
 def span_loss(
     outputs: dict[str, tf.Tensor], start_positions: tf.Tensor, end_positions: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the mean negative log-likelihood (nats) of start and end, float32 [b].
+    """Returns the mean of the start and end cross-entropies (nats), float32 [b].
 
     Args:
       outputs: `start_logits`, `end_logits`, float32 [b, L].
-      start_positions: int32 [b]; 0 if the window holds no answer.
-      end_positions: int32 [b]; 0 if the window holds no answer.
+      start_positions: int32 [b]; 0 if the window contains no answer.
+      end_positions: int32 [b]; 0 if the window contains no answer.
     """
     cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
     return 0.5 * (
@@ -169,10 +171,10 @@ def answerable_span_loss(
     end_positions: tf.Tensor,
     is_impossible: tf.Tensor,
 ) -> tf.Tensor:
-    """Returns span_loss + half the cross-entropy of `cls_logits`, float32 [b].
+    """Returns span_loss plus half the cross-entropy of `cls_logits` (nats), float32 [b].
 
-    `outputs` also has `cls_logits`, float32 [b]. `is_impossible` is int32 [b], 1 = the window holds
-    no answer. Other arguments: see span_loss.
+    `outputs` must also contain `cls_logits`, float32 [b]. `is_impossible` is int32 [b], 1 = the
+    window contains no answer. For the other arguments see span_loss.
 
     Source: the reference's squad_utils.v2_model_fn_builder.
     """

@@ -1,4 +1,4 @@
-"""Metrics of pre-training: mean loss and accuracy, Wilson intervals, distances between layers."""
+"""Metrics of pre-training: mean loss, accuracy, Wilson intervals and distances between layers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from albert_tf.losses import PRETRAINING_OBJECTIVES
 
 
 def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Turns pretraining_sums (added over batches) into mean losses and accuracies.
+    """Computes mean losses and accuracies from pretraining_sums, summed over batches.
 
-    Losses are in nats: `masked_lm_loss` per predicted piece, `sentence_order_loss` per example with
-    an order label, `loss` their unweighted sum. For `openings` and `inside` see order_kinds.
-    `separator` is the order predicted at [SEP]. A metric without examples is absent.
+    Losses are in nats. `masked_lm_loss` is the mean per predicted piece, `sentence_order_loss` the
+    mean per example with an order label, and `loss` their unweighted sum. For `openings` and
+    `inside` see order_kinds. `separator` refers to the order predicted at [SEP]. Metrics without
+    examples are omitted.
     """
     metrics = {}
     for name in (*PRETRAINING_OBJECTIVES, "separator"):
@@ -34,11 +35,11 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def order_kinds(sums: dict[str, dict[str, float]]) -> dict[str, tuple[float, float]]:
-    """Returns the numbers of correct and of all sentence-order predictions, by kind of pair.
+    """Counts correct and all sentence-order predictions, separately for each kind of pair.
 
-    "openings" are pairs of segments at the start of their document, "inside" all others. A model
-    learns openings much sooner, so one accuracy for both is hard to interpret. If `sums` count no
-    openings, the dict is empty: the pairs cannot be divided into kinds.
+    "openings" are pairs of segments at the start of a document, and "inside" are all other pairs. A
+    model learns openings much sooner, so a single accuracy for both is hard to interpret. If `sums`
+    contains no openings, the pairs cannot be separated, and the dict is empty.
     """
     openings, both = sums["openings"], sums["sentence_order"]
     if not float(openings["weight"]):
@@ -49,16 +50,16 @@ def order_kinds(sums: dict[str, dict[str, float]]) -> dict[str, tuple[float, flo
 
 
 def add_exactly(totals, values):
-    """Adds nested values to totals of the same structure (initially None), in float64.
+    """Adds nested `values` to `totals` (None in the first call) in float64.
 
-    In float32 a count stops growing at 2**24.
+    A float32 count would stop growing at 2**24.
     """
     values = tf.nest.map_structure(lambda value: np.asarray(value, np.float64), values)
     return values if totals is None else tf.nest.map_structure(np.add, totals, values)
 
 
 def wilson_interval(correct: float, total: float) -> tuple[float, float]:
-    """Returns the 95 % interval of a proportion.
+    """Returns the 95 % confidence interval of a proportion.
 
     Source: Wilson 1927. Unlike the normal approximation, this interval is valid near 0 and 1.
     """
@@ -69,11 +70,11 @@ def wilson_interval(correct: float, total: float) -> tuple[float, float]:
 
 
 def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Sums, over real positions, the distance and the angle between each block's input and output.
+    """Sums the distance and angle between each block's input and output over real positions.
 
-    `hidden_states` come from AlbertEncoder; `input_mask` is int32 [b, L], 1 = real. The sums
-    `l2_distance` (Euclidean) and `degrees` are float32 [blocks]. To get means, divide both by
-    `weight`, the number of real positions.
+    `hidden_states` is an output of AlbertEncoder. `input_mask` is int32 [b, L], 1 = real. The sums
+    `l2_distance` (Euclidean) and `degrees` are float32 [blocks]. Divide them by `weight`, the
+    number of real positions, to get means.
 
     Source: Lan et al. 2020, Fig. 1.
     """
@@ -82,7 +83,7 @@ def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> di
     for before, after in zip(hidden_states, hidden_states[1:]):
         before, after = tf.cast(before, tf.float32), tf.cast(after, tf.float32)
         distances.append(tf.reduce_sum(tf.norm(after - before, axis=-1) * weights))
-        # The arc cosine would return 0 for angles below 0.02 degrees in float32.
+        # In float32, the arc cosine would return 0 for angles below 0.02 degrees.
         unit_before, unit_after = tf.math.l2_normalize(before, -1), tf.math.l2_normalize(after, -1)
         angles = 2.0 * tf.atan2(
             tf.norm(unit_after - unit_before, axis=-1), tf.norm(unit_after + unit_before, axis=-1)
@@ -96,5 +97,5 @@ def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> di
 
 
 def layer_means(sums: dict[str, np.ndarray]) -> dict[str, list[float]]:
-    """Returns the mean `l2_distance` and `degrees` per position, one value per block."""
+    """Returns the mean `l2_distance` and `degrees` of each block, averaged over positions."""
     return {name: (sums[name] / sums["weight"]).tolist() for name in ("l2_distance", "degrees")}

@@ -1,4 +1,4 @@
-"""Models: the encoder with the heads of pre-training or of a fine-tuning task."""
+"""ALBERT models with heads for pre-training and for fine-tuning tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from albert_tf.storage.errors import UserError
 
 
 class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
-    """Base of all models: holds the encoder and its config, and creates all variables."""
+    """Base class of all models. Contains the encoder and creates all variables."""
 
     further_arguments: tuple[str, ...] = ("recompute",)
 
@@ -42,24 +42,24 @@ class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
         self.encoder = AlbertEncoder(config, recompute, dtype=self.dtype_policy)
 
     def create_variables(self) -> None:
-        """Creates every variable, as the first call would."""
+        """Creates all variables, as the first call would do."""
         self.build([None, None])
 
     def build(self, input_shape):
-        """Creates every variable; their shapes follow from the config."""
+        """Creates all variables. Their shapes depend only on the config."""
         parts = [part for part in self.layers if isinstance(part, FromConfig)]
-        # The final "/" makes the scope absolute, because within a call this scope is already open.
+        # The final "/" makes the scope absolute, because this scope is already open during a call.
         with tf.name_scope(f"{self.name}/"):
-            build_parts(self.config.hidden_size, *parts)  # a user's subclass may add parts
+            build_parts(self.config.hidden_size, *parts)  # subclasses may add layers
         tf.keras.layers.Layer.build(self, input_shape)
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForPreTraining(_AlbertModel):
-    """Masked-LM and sentence-order prediction on one encoder.
+    """ALBERT with a masked-LM head and a sentence-order head.
 
     Args:
-      config: the model's shape.
+      config: the model's hyperparameters.
       recompute: see AlbertEncoder.
 
     Source: Lan et al. 2020, section 3.1; the reference's run_pretraining.
@@ -80,30 +80,30 @@ class AlbertForPreTraining(_AlbertModel):
         training=None,
         unpad=False,
     ):
-        """Scores masked pieces and the order of the two segments.
+        """Computes masked-LM logits and sentence-order logits.
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
-            and int32 [b, P] `masked_lm_positions`. Without positions every piece is scored: P = L.
-          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
-          training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
-          num_hidden_layers: number of layers to apply, if fewer than the config's.
-          hidden_states: whether to return the hidden states. If false, the last block computes
-            the masked positions and [CLS] only.
-          at_separator: whether to also score the order at the [SEP] between the segments, with the
+            and int32 [b, P] `masked_lm_positions`. Without positions, P = L.
+          dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
+          training: bool, or bool tensor of shape []. See AlbertEncoder.call.
+          num_hidden_layers: number of layers to apply, at most the config's. Default: all layers.
+          hidden_states: If True, also returns the hidden states. If False, the last block computes
+            only the masked positions and [CLS].
+          at_separator: If True, also predicts the order at the [SEP] between the segments, with the
             same pooler and head, for pretraining_loss. Requires `masked_lm_positions`.
           unpad: see AlbertEncoder.call.
 
         Returns:
-          dict of float32 logits: `masked_lm_logits` [b, P, V], `sentence_order_logits` [b, 2]; with
-          `at_separator` also `separator_order_logits` [b, 2]. With `hidden_states` also the list
-          `hidden_states` of AlbertEncoder.
+          dict of float32 logits: `masked_lm_logits` [b, P, V] and `sentence_order_logits` [b, 2].
+          With `at_separator` also `separator_order_logits` [b, 2]. With `hidden_states` also the
+          list `hidden_states` of AlbertEncoder.
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         inputs = complete_inputs(inputs)
         positions = inputs.get("masked_lm_positions")
         if at_separator:
-            # `[CLS] A [SEP]` are the real positions of type 0; this [SEP] is the last of them.
+            # The real positions of type 0 are `[CLS] A [SEP]`, and the last of them is this [SEP].
             in_first = inputs["input_mask"] - inputs["input_type_ids"]
             separator = tf.reduce_sum(in_first, axis=1, keepdims=True) - 1
             positions = tf.concat([separator, positions], axis=1)
@@ -130,7 +130,7 @@ class AlbertForPreTraining(_AlbertModel):
 
 
 class _AlbertClassifier(_AlbertModel):
-    """Base of the classifiers: an encoder with a ClassificationHead."""
+    """Base class of classifiers: an encoder with a ClassificationHead."""
 
     further_arguments = ("recompute", "num_labels")
 
@@ -140,7 +140,7 @@ class _AlbertClassifier(_AlbertModel):
         self.classifier = ClassificationHead(config, num_labels, dtype=self.dtype_policy)
 
     def _logits(self, inputs, dropout_seed, training, of_pieces: bool = False):
-        """Returns float32 [b, num_labels], or with `of_pieces` [b, L, num_labels]."""
+        """Returns logits, float32 [b, num_labels]; if `of_pieces`, [b, L, num_labels]."""
         inputs = complete_inputs(inputs)
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         encoder_seed, head_seed = seeds(dropout_seed, 2)
@@ -152,10 +152,10 @@ class _AlbertClassifier(_AlbertModel):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForSequenceClassification(_AlbertClassifier):
-    """Computes label logits, or one number, for a text or a pair of texts.
+    """ALBERT with a head for classification or regression of texts or pairs of texts.
 
     Args:
-      config: the model's shape.
+      config: the model's hyperparameters.
       num_labels: number of labels; 1 for regression.
       recompute: see AlbertEncoder.
     """
@@ -165,17 +165,17 @@ class AlbertForSequenceClassification(_AlbertClassifier):
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`.
-          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
-          training: Keras' argument, a bool or a tensor bool []; see AlbertEncoder.call.
+          dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
+          training: bool, or bool tensor of shape []. See AlbertEncoder.call.
         """
         return {"logits": self._logits(inputs, dropout_seed, training)}
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForTokenClassification(_AlbertClassifier):
-    """Computes label logits for each piece of a text.
+    """ALBERT with a head that classifies each piece of a text.
 
-    Arguments: see AlbertForSequenceClassification. Source: Devlin et al. 2019, section 5.3.
+    For the arguments see AlbertForSequenceClassification. Source: Devlin et al. 2019, section 5.3.
     """
 
     def call(self, inputs, dropout_seed=None, training=None):
@@ -185,9 +185,9 @@ class AlbertForTokenClassification(_AlbertClassifier):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForMultipleChoice(_AlbertClassifier):
-    """Computes a logit for each of several texts, to choose one of them.
+    """ALBERT with a multiple-choice head, which computes one logit per choice.
 
-    `num_choices` is the number of sequences per example. Other arguments: see AlbertForPreTraining.
+    `num_choices` is the number of choices per example. Other arguments: see AlbertForPreTraining.
     Source: the reference's race_utils.create_model.
     """
 
@@ -201,7 +201,7 @@ class AlbertForMultipleChoice(_AlbertClassifier):
         """Returns {"logits": float32 [b, num_choices]}.
 
         Inputs are int32 [b, num_choices, L], or [b * num_choices, L] with the choices of an example
-        in successive rows. `fit` on arrays requires rank 3. For the other arguments see
+        in consecutive rows. Keras' `fit` on arrays requires rank 3. For the other arguments see
         AlbertForSequenceClassification.call.
         """
         logits = self._logits(self._side_by_side(inputs), dropout_seed, training)
@@ -222,9 +222,9 @@ class AlbertForMultipleChoice(_AlbertClassifier):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForQuestionAnswering(_AlbertModel):
-    """Scores every piece as the first and as the last piece of the answer, like BERT.
+    """ALBERT with a head that computes start and end logits of the answer, as in BERT.
 
-    Arguments: see AlbertForPreTraining.
+    For the arguments see AlbertForPreTraining.
     """
 
     def __init__(self, config: AlbertConfig, recompute: bool = False, **kwargs):
@@ -232,7 +232,7 @@ class AlbertForQuestionAnswering(_AlbertModel):
         self.span = SpanHead(config, dtype=self.dtype_policy)
 
     def call(self, inputs, dropout_seed=None, training=None):
-        """Returns SpanHead's logits, `start_logits` and `end_logits`, float32 [b, L]."""
+        """Returns a dict with `start_logits` and `end_logits`, float32 [b, L]. See SpanHead."""
         inputs = complete_inputs(inputs)
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         encoded = self.encoder(inputs, dropout_seed)
@@ -242,9 +242,9 @@ class AlbertForQuestionAnswering(_AlbertModel):
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class AlbertForAnswerableQuestionAnswering(_AlbertModel):
-    """Finds the answer to a question in a text, or that there is none, by beam search.
+    """ALBERT for questions that may have no answer, with beam search for answer spans.
 
-    Arguments: see AlbertForPreTraining. Source: the reference's model for SQuAD 2.0.
+    For the arguments see AlbertForPreTraining. Source: the reference's model for SQuAD 2.0.
     """
 
     def __init__(self, config: AlbertConfig, recompute: bool = False, **kwargs):
@@ -254,7 +254,7 @@ class AlbertForAnswerableQuestionAnswering(_AlbertModel):
     def call(self, inputs, dropout_seed=None, training=None):
         """Returns the outputs of SpanBeamHead.
 
-        `input_type_ids` are required (1 = the text); in training also `start_positions`, int32 [b].
+        `input_type_ids` (1 = text) is required; in training also `start_positions`, int32 [b].
         For the other arguments see AlbertForSequenceClassification.call.
         """
         given, inputs = as_dict(inputs), complete_inputs(inputs)
@@ -273,7 +273,7 @@ class AlbertForAnswerableQuestionAnswering(_AlbertModel):
 
 
 def _may_answer(inputs) -> tf.Tensor:
-    """Returns bool [b, L]: true at the text's pieces except its [SEP], and at [CLS] (no answer)."""
+    """Returns bool [b, L], True at the text's pieces except [SEP], and at [CLS] (no answer)."""
     positions = tf.range(tf.shape(inputs["input_mask"])[1])
     lengths = tf.reduce_sum(inputs["input_mask"], axis=1, keepdims=True)
     is_text = (inputs["input_type_ids"] == 1) & (positions < lengths - 1)

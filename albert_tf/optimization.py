@@ -1,4 +1,4 @@
-"""LAMB and AdamW with the published exclusions, the learning-rate schedule, and loss scaling."""
+"""LAMB, AdamW, the learning-rate schedule, loss scaling and gradient clipping."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
 
-# Variables whose names match one of these expressions get no weight decay and no layer adaptation.
+# Regular expressions. Variables with matching names get no weight decay and no layer adaptation.
 EXCLUSIONS = ["LayerNorm", "layer_norm", "bias"]
 
 
@@ -17,8 +17,8 @@ class WarmUpPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
     lr(t) = peak * t / warmup                for t < warmup
     lr(t) = peak * (1 - t / total) ** power  after
 
-    The decay is computed from step 0, not from the end of the warm-up. So with power 1 the rate
-    drops by the share warmup / total at the end of the warm-up, as in published runs.
+    The decay is computed from step 0, not from the end of the warm-up. With power 1, the rate
+    therefore drops by the fraction warmup / total when the warm-up ends, as in published runs.
 
     Source: the reference's optimization.create_optimizer.
     """
@@ -42,7 +42,7 @@ class WarmUpPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
         self.power = power
 
     def __call__(self, step):
-        """Returns the learning rate, float32 [], of the update that follows `step` updates."""
+        """Returns the learning rate, float32 [], for the update after `step` updates."""
         step = tf.cast(step, tf.float32)
         total = tf.cast(self.num_train_steps, tf.float32)
         warmup = tf.cast(self.num_warmup_steps, tf.float32)
@@ -51,7 +51,7 @@ class WarmUpPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
         return self.peak_learning_rate * tf.where(step < warmup, rising, falling)
 
     def get_config(self):
-        """Returns the constructor's arguments."""
+        """Returns the arguments of `__init__`."""
         return {
             "peak_learning_rate": self.peak_learning_rate,
             "num_train_steps": self.num_train_steps,
@@ -63,23 +63,23 @@ class WarmUpPolynomialDecay(tf.keras.optimizers.schedules.LearningRateSchedule):
 def lamb(
     learning_rate, weight_decay: float = 0.01, bias_correction: bool = True
 ) -> tf.keras.optimizers.Optimizer:
-    """Returns LAMB as published: betas 0.9 and 0.999, epsilon 1e-6, with EXCLUSIONS.
+    """Creates LAMB as published: betas 0.9 and 0.999, epsilon 1e-6, with EXCLUSIONS.
 
     Args:
       learning_rate: a float or a schedule.
-      weight_decay: rate for variables that match no pattern of EXCLUSIONS.
-      bias_correction: whether to correct the moments' bias. False computes the updates of the
-        authors' code, True those in tensorflow-addons.
+      weight_decay: weight decay rate of variables that do not match EXCLUSIONS.
+      bias_correction: If True, corrects the bias of the moments, as tensorflow-addons does. If
+        False, computes the same updates as the authors' code.
 
-    On Python 3.11 and earlier, tensorflow-addons computes the updates; on later versions our
-    equivalent keras_lamb does. Training can resume from a .keras file of a compiled model, which
-    holds step and moments. A SavedModel, or a .keras file of a model with Keras' policy
-    mixed_float16, holds neither: the first update after loading warns.
+    On Python 3.11 and earlier, tensorflow-addons computes the updates. On later versions, the
+    equivalent keras_lamb is used. Training can resume from a .keras file of a compiled model, which
+    contains step and moments. A SavedModel, or a .keras file of a model with Keras' policy
+    mixed_float16, does not contain them. The first update after loading then warns.
 
-    Deviation: the authors' code does not correct the bias. With correction, variables with layer
-    adaptation move equally far, because the update is divided by its norm. In update t, excluded
-    variables move sqrt(1 - 0.999^t) / (1 - 0.9^t) times as far as in the authors' code: 0.32 times
-    at t = 1, 0.15 at t = 12, 0.80 at t = 1000.
+    Deviation: the authors' code does not correct the bias. Bias correction does not change the step
+    size of variables with layer adaptation, because LAMB normalizes the update. In update t, it
+    multiplies the step size of excluded variables by sqrt(1 - 0.999^t) / (1 - 0.9^t). The factor
+    is 0.32 at t = 1, 0.15 at t = 12 and 0.80 at t = 1000.
 
     Source: You et al. 2019, algorithm 2; the reference's lamb_optimizer.
     """
@@ -91,7 +91,7 @@ def lamb(
         epsilon=1e-6,
         weight_decay=weight_decay,
         exclude_from_weight_decay=EXCLUSIONS,
-        # Given explicitly, because None or [] would mean the list of weight decay.
+        # Passed explicitly, because None or [] would select the exclusions from weight decay.
         exclude_from_layer_adaptation=EXCLUSIONS,
     )
 
@@ -99,17 +99,19 @@ def lamb(
 def adamw(
     learning_rate, weight_decay: float = 0.01, bias_correction: bool = False
 ) -> tf.keras.optimizers.Optimizer:
-    """Returns AdamW as used to fine-tune BERT and ALBERT: betas 0.9 and 0.999, epsilon 1e-6.
+    """Creates AdamW as used to fine-tune BERT and ALBERT: betas 0.9 and 0.999, epsilon 1e-6.
 
     Args:
-      learning_rate: a float or a schedule. It also scales the decay.
-      weight_decay: rate for variables that match no pattern of EXCLUSIONS.
-      bias_correction: False computes the updates of the authors' code. True computes torch.optim's
-        AdamW, which adds epsilon to the root of the corrected second moment. All variables then
-        move less. The factor is given in `lamb`, if gradients are much larger than epsilon.
+      learning_rate: a float or a schedule. It also scales the weight decay.
+      weight_decay: weight decay rate of variables that do not match EXCLUSIONS.
+      bias_correction: If False, computes the same updates as the authors' code. If True, computes
+        the updates of torch.optim.AdamW, which adds epsilon to the root of the corrected second
+        moment. All updates are then smaller. If gradients are much larger than epsilon, they are
+        smaller by the factor that is given in `lamb`.
 
-    Source: the reference's AdamWeightDecayOptimizer; with bias_correction Loshchilov and Hutter
-    2019, algorithm 2. Mosbach et al. and Zhang et al. 2021 find it more stable on small data sets.
+    Source: the reference's AdamWeightDecayOptimizer; with bias_correction, Loshchilov and Hutter
+    2019, algorithm 2. Mosbach et al. and Zhang et al. 2021 find bias correction more stable on
+    small data sets.
     """
     from albert_tf import addons
 
@@ -124,18 +126,19 @@ def adamw(
 
 
 class LossScale:
-    """A factor by which the loss is multiplied, so that float16 gradients do not underflow.
+    """Multiplies the loss by a dynamic factor, so that float16 gradients do not underflow.
 
-    float16 covers 6e-8 to 65,504. The factor starts at 2^15. An overflow halves the factor; 2,000
-    steps without overflow double it. A step with non-finite gradients uses zero gradients instead;
-    momentum and decay still apply.
+    float16 represents magnitudes from 6e-8 to 65,504. The factor starts at 2^15. It is halved after
+    an overflow and doubled after 2,000 steps without overflow. A step with non-finite gradients
+    uses zero gradients instead, but momentum and weight decay still apply.
 
     Args:
-      optimizer: the optimizer whose checkpoints store the factor and the count of steps. The
-        training loop keeps this object as the optimizer's attribute `loss_scale`.
+      optimizer: optimizer whose checkpoints contain the factor and the number of steps. The
+        training loop stores this object as the attribute `loss_scale` of the optimizer.
 
-    Source: Micikevicius et al. 2018, section 3.2; Keras' LossScaleOptimizer. Keras does not count a
-    step that overflows. Here every step counts, because data and learning rate depend on the step.
+    Source: Micikevicius et al. 2018, section 3.2; Keras' LossScaleOptimizer. Keras does not count
+    steps with an overflow. Here all steps are counted, because data and learning rate depend on
+    the step count.
     """
 
     INITIAL, LARGEST = 2.0**15, 2.0**24
@@ -156,7 +159,7 @@ class LossScale:
         self.steps = variable("loss_scale_steps", 0.0)
 
     def update(self, is_finite: tf.Tensor) -> None:
-        """Counts a step and updates the factor; is_finite: bool [], true without an overflow."""
+        """Updates the factor after a step. `is_finite` is bool [], False after an overflow."""
         # `steps` does not count this step yet.
         is_over = self.steps >= self.STEPS_TO_DOUBLE - 1
         kept = tf.where(is_over, tf.minimum(2.0 * self.value, self.LARGEST), self.value)
@@ -167,12 +170,12 @@ class LossScale:
 def clip_by_global_norm(
     gradients: list[tf.Tensor], max_norm: float
 ) -> tuple[list[tf.Tensor], tf.Tensor]:
-    """Scales gradients so that their joint norm is at most `max_norm`.
+    """Scales the gradients so that their global norm is at most `max_norm`.
 
     Returns:
-      The clipped gradients, dense, and the float32 norm before clipping.
+      The clipped gradients as dense tensors, and their global norm before clipping (float32).
     """
-    # Make all gradients dense: the norm of a sparse one would count repeated rows separately.
+    # Convert to dense tensors. The norm of a sparse gradient would count repeated rows separately.
     gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
     norm = tf.linalg.global_norm(gradients)
     gradients, _ = tf.clip_by_global_norm(gradients, max_norm, use_norm=norm)
@@ -180,7 +183,7 @@ def clip_by_global_norm(
 
 
 def create_slots(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model) -> None:
-    """Creates the optimizer's step counter and moments before any checkpoint or loop needs them."""
-    # Keras has no public function for this; it creates these variables in the first update. That is
+    """Creates the optimizer's step counter and moments before the first update."""
+    # Keras has no public function for this. It creates these variables in the first update. This is
     # too late for a compiled loop, which raises an error, and for a checkpoint restored before.
     optimizer._create_all_weights(model.trainable_variables)

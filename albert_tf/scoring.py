@@ -1,4 +1,4 @@
-"""Scores sentences by a masked LM's pseudo-log-likelihood, and embeds texts as vectors."""
+"""Scores sentences by masked-LM pseudo-log-likelihood, and computes text embeddings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer, check_texts
 
-_LENGTH_STEP = 8  # batches are padded to a multiple of it, so that few shapes occur
+_LENGTH_STEP = 8  # batches are padded to a multiple of this length to limit the number of shapes
 POOLINGS = ("mean", "cls")
 
 
@@ -20,10 +20,10 @@ class SentenceScore(NamedTuple):
     """The score of one sentence.
 
     Attributes:
-      log_likelihood: sum of the pieces' log probabilities, in nats. It is nan for a text without
-        pieces, because 0 would make the empty text the likeliest.
+      log_likelihood: sum of the pieces' log probabilities, in nats. NaN for a text without pieces,
+        because 0 would be the best possible score.
       num_pieces: number of pieces of the sentence.
-      num_words: number of words; a punctuation mark counts as a word.
+      num_words: number of words. Each punctuation mark counts as a word.
     """
 
     log_likelihood: float
@@ -32,18 +32,18 @@ class SentenceScore(NamedTuple):
 
 
 class SentenceScorer:
-    """Scores sentences: masks one piece after the other and predicts it from the other pieces.
+    """Scores sentences by masking each piece in turn and predicting it from the other pieces.
 
     Example: `SentenceScorer(model, tokenizer)(["The cats sleep.", "The cats sleeps."])`.
 
     Args:
-      model: a model whose variables exist.
+      model: a model whose variables have been created.
       tokenizer: the model's tokenizer.
-      masks_rest_of_word: whether to also mask the later pieces of the same word. Unmasked, they
-        would reveal a rare word of several pieces.
-      pieces_per_batch: maximum number of pieces in a batch, padding included.
+      masks_rest_of_word: If True, also masks the later pieces of the same word, which would reveal
+        a rare word of several pieces.
+      pieces_per_batch: maximum number of pieces in a batch, including padding.
 
-    Raises a UserError if the model has no trained masked LM, or lacks pieces of the vocabulary.
+    Raises a UserError if the model has no trained masked LM, or fewer pieces than the tokenizer.
 
     Source: Salazar et al. 2020, section 2; masks_rest_of_word: Kauf and Ivanova 2023, PLL-word-l2r.
     """
@@ -80,7 +80,7 @@ class SentenceScorer:
 
         Args:
           texts: one sentence per item.
-          on_batch: called after each batch with the number of pieces scored in it.
+          on_batch: function that is called after each batch with its number of scored pieces.
 
         Raises a UserError if a text is too long for the model, or `texts` is a single string.
         """
@@ -92,8 +92,8 @@ class SentenceScorer:
                     f"texts[{place}]: {text[:60]!r}... has {len(ids):,} pieces, but the model "
                     f"reads {room} of a text: divide it"
                 )
-        words = [np.cumsum(self._word_starts[ids]) for ids in encoded]  # number of a piece's word
-        # Texts of similar length share a batch, so that batches have little padding.
+        words = [np.cumsum(self._word_starts[ids]) for ids in encoded]  # word index per piece
+        # Batch texts of similar length together to reduce padding.
         by_length = sorted(range(len(texts)), key=lambda place: len(encoded[place]))
         rows = (row for i in by_length for row in self._rows(i, encoded[i], words[i]))
         totals = np.array([0.0 if len(ids) else np.nan for ids in encoded])
@@ -109,7 +109,7 @@ class SentenceScorer:
         ]
 
     def _rows(self, place: int, ids: np.ndarray, words: np.ndarray) -> Iterator[tuple]:
-        """Yields (place, ids with masks, position of the piece, the piece) for each piece."""
+        """Yields (text index, masked ids, position of the piece, its id) for each piece."""
         for i, piece in enumerate(ids):
             row = np.concatenate([[self._tokenizer.cls_id], ids, [self._tokenizer.sep_id]])
             end = i + 1
@@ -131,20 +131,20 @@ class SentenceScorer:
 
 
 class TextEmbedder:
-    """Computes a vector for each text.
+    """Computes an embedding vector for each text.
 
     Example: `TextEmbedder(model, tokenizer)(["The cats sleep.", "The cats sleeps."])`.
 
     Args:
-      model: a model with an `encoder`, whose variables exist.
+      model: a model with an attribute `encoder`, whose variables have been created.
       tokenizer: the model's tokenizer.
-      pooling: "mean": mean of the last block's output over all pieces, [CLS] and [SEP] included;
-        "cls": the last block's output at [CLS].
-      max_seq_length: length in pieces, [CLS] and [SEP] included, to which longer texts are
-        truncated. Default: the rows of the position table.
-      pieces_per_batch: maximum number of pieces in a batch, padding included.
+      pooling: "mean" for the mean of the last block's output over all pieces, including [CLS] and
+        [SEP]; "cls" for the last block's output at [CLS].
+      max_seq_length: maximum length in pieces, including [CLS] and [SEP]. Longer texts are
+        truncated. Default: the model's max_position_embeddings.
+      pieces_per_batch: maximum number of pieces in a batch, including padding.
 
-    Raises a UserError for another `pooling`, or if the model lacks pieces of the vocabulary.
+    Raises a UserError if `pooling` is invalid or the model has fewer pieces than the tokenizer.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class TextEmbedder:
         self._embed = tf.function(self._compute, input_signature=[ids, ids])
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns float32 [texts, H]: one vector per text.
+        """Returns one embedding per text, float32 [texts, H].
 
         Raises a UserError if `texts` is not a list of strings.
         """
@@ -205,7 +205,7 @@ def _encode(tokenizer: AlbertTokenizer, texts: Sequence[str]) -> list[np.ndarray
 
 
 def _batches(rows: Iterable[tuple], pieces_per_batch: int) -> Iterator[Iterable[tuple]]:
-    """Groups rows, sorted by the length of row[1], into batches; yields each batch's columns."""
+    """Groups rows, which are sorted by len(row[1]), into batches. Yields each batch's columns."""
     batch: list[tuple] = []
     for row in rows:
         if batch and (len(batch) + 1) * len(row[1]) > pieces_per_batch:
@@ -217,7 +217,7 @@ def _batches(rows: Iterable[tuple], pieces_per_batch: int) -> Iterator[Iterable[
 
 
 def _padded(rows: Sequence[np.ndarray], pad_id: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns padded ids and their mask (1 = real), int32 [rows, L], with L at most `longest`."""
+    """Returns padded ids and a mask (1 = real), both int32 [rows, L], where L <= longest."""
     width = min(-(-max(map(len, rows)) // _LENGTH_STEP) * _LENGTH_STEP, longest)
     ids = tf.keras.utils.pad_sequences(rows, width, padding="post", value=pad_id)
     lengths = [[len(row)] for row in rows]

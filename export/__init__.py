@@ -2,6 +2,6 @@
 
 import os
 
-import albert_tf  # noqa: F401  Selects Keras 2, which must precede any import of TensorFlow.
+import albert_tf  # noqa: F401  Selects Keras 2; must be imported before TensorFlow.
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides most of TensorFlow's own log lines
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # hides most of TensorFlow's log messages

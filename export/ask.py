@@ -1,9 +1,9 @@
 r"""Queries an exported model.
 
-A pre-trained model predicts the piece at each [MASK] and which of two sentences comes first, and
-scores a text. A fine-tuned model predicts the label of a text or pair, the answer to a question, or
-the right option. This program has no model code: it loads the SavedModel with TensorFlow and
-tensorflow-text.
+A pre-trained model predicts the piece at each [MASK], predicts the order of two sentences, and
+scores texts. A fine-tuned model predicts the label of a text or pair, the answer to a question, or
+the best of several options. The SavedModel is loaded with TensorFlow and tensorflow-text. No model
+code is needed.
 
 Examples:
   python -m export.ask --saved_model=exports/base \
@@ -31,8 +31,8 @@ from albert_tf.text.in_graph import import_tensorflow_text
 FLAGS = flags.FLAGS
 
 _PAIR_SEPARATOR = "|||"
-_MOST_VALUES = 8  # values of an embedding that are printed
-# The flag of each input of a signature.
+_MOST_VALUES = 8  # maximum number of values printed per embedding
+# Maps the inputs of signatures to flags.
 _FLAGS = {
     "text": "--text",
     "text_pair": "--pair",
@@ -43,7 +43,7 @@ _FLAGS = {
 
 
 def flags_of(inputs: Mapping[str, str | Sequence[str]]) -> str:
-    """Returns the flags of `export.ask` for the inputs of one request, as on a command line."""
+    """Formats the inputs of one request as command-line flags of `export.ask`."""
     if "text_pair" in inputs:
         inputs = {"text_pair": f"{inputs['text']} {_PAIR_SEPARATOR} {inputs['text_pair']}"}
     return " ".join(
@@ -54,24 +54,22 @@ def flags_of(inputs: Mapping[str, str | Sequence[str]]) -> str:
 
 
 def define_flags() -> None:
-    """Defines the flags; not done at import, because programs share names of flags."""
+    """Defines the flags. This is not done at import, because programs share flag names."""
     flags.DEFINE_string(
-        "saved_model", None, "A SavedModel, or the directory of its versions.", required=True
+        "saved_model", None, "A SavedModel, or a directory with its versions.", required=True
     )
-    flags.DEFINE_multi_string("fill_mask", [], "A text with [MASK]; may be given several times.")
-    flags.DEFINE_multi_string(
-        "pair", [], "Two sentences with ||| between them; may be given several times."
-    )
-    flags.DEFINE_multi_string("text", [], "A text; may be given several times.")
-    flags.DEFINE_string("question", "", "A question about --context.")
-    flags.DEFINE_string("context", "", "The text that --question is about.")
-    flags.DEFINE_multi_string("option", [], "A possible answer; give one flag for each of them.")
+    flags.DEFINE_multi_string("fill_mask", [], "Text with [MASK]. May be repeated.")
+    flags.DEFINE_multi_string("pair", [], "Two sentences, separated by |||. May be repeated.")
+    flags.DEFINE_multi_string("text", [], "Text. May be repeated.")
+    flags.DEFINE_string("question", "", "Question about --context.")
+    flags.DEFINE_string("context", "", "Text that --question is about.")
+    flags.DEFINE_multi_string("option", [], "Possible answer. Repeat the flag for each option.")
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
 
-    # Invalid UTF-8 on the command line becomes U+FFFD, as in the model, so that it can be printed.
+    # As in the model, invalid UTF-8 is replaced by U+FFFD, so that the text can be printed.
     def readable(texts):
         return [os.fsencode(text).decode("utf-8", "replace") for text in texts]
 
@@ -98,11 +96,11 @@ def ask(
     context: str = "",
     options: Sequence[str] = (),
 ) -> list[str]:
-    """Returns the answers of a SavedModel as lines for the user."""
+    """Queries a SavedModel and returns the formatted answers as lines."""
     for text in masked_texts:
         if "[MASK]" not in text:
             raise UserError(f"--fill_mask={text!r} holds no [MASK]")
-    # The requests, as inputs of a signature.
+    # Inputs of the requests.
     of_texts = [{"text": text} for text in texts]
     of_pairs = list(map(_split_pair, pairs))
     others: list[dict] = []
@@ -120,7 +118,7 @@ def ask(
         raise UserError(
             f"no SavedModel at {saved_model!r}, nor a version of one in it: see export_saved_model"
         )
-    import_tensorflow_text()  # registers the operations of the tokenizer in the graph
+    import_tensorflow_text()  # registers the ops of the in-graph tokenizer
     model = tf.saved_model.load(path)
     lines = [f"{path} answers"]
     if masked_texts:
@@ -149,12 +147,12 @@ def _split_pair(pair: str) -> dict[str, str]:
 
 
 def _answers(path: str, signature, questions: list[dict]) -> list[str]:
-    """Returns the answers as lines; raises a UserError if the inputs do not fit the signature."""
+    """Formats the answers as lines; raises a UserError if inputs do not match the signature."""
     wanted = set(signature.structured_input_signature[1])
     lines = []
     for inputs in questions:
         if inputs.keys() != wanted:
-            # --pair gives both texts, so --text is not needed.
+            # --pair contains both texts, so --text is not needed.
             names = wanted - {"text"} if "text_pair" in wanted else wanted
             flags_of_model = " and ".join(_FLAGS[name] for name in sorted(names))
             raise UserError(
@@ -176,7 +174,7 @@ def _answers(path: str, signature, questions: list[dict]) -> list[str]:
 
 
 def _readable(values: tf.Tensor) -> str:
-    """Formats a string, a number or a list of them."""
+    """Formats a string, a number, or a list of strings or numbers."""
     if values.shape.rank:
         shown = [_readable(value) for value in values[:_MOST_VALUES]]
         return ", ".join(shown) + ", ..." * (len(values) > _MOST_VALUES)

@@ -1,4 +1,4 @@
-"""Computes large batches of sequences in parts."""
+"""Splits large batches of sequences into parts to limit memory use."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import tensorflow as tf
 
 from albert_tf.text.packing import rounded_up
 
-# Maximum number of pieces in a part, padding included. Attention scores take the most memory: for
-# 12 heads and 512 pieces per sequence, a part takes 50 MB; 1,000 sequences at once take 13 GB.
+# Maximum number of pieces in a part, including padding. Attention scores use the most memory. With
+# 12 heads and 512 pieces per sequence, a part needs 50 MB, and 1,000 sequences would need 13 GB.
 _PIECES_AT_ONCE = 2048
 
 
 def map_rows(
     function: Callable[[dict], dict], rows: dict[str, tf.Tensor], keep_padding: bool = False
 ) -> dict[str, tf.Tensor]:
-    """Applies a function to the rows of a batch, in parts of rows with similar lengths.
+    """Applies a function to parts of a batch, in which all rows have similar lengths.
 
-    So a batch of any size needs little memory, and short rows are not padded to long ones.
+    This limits the memory for large batches and avoids padding short rows to the longest row.
 
     Args:
-      function: takes a part of the rows, with 2-D tensors cut to the part's longest row; returns
+      function: maps a part of `rows`, with 2-D tensors truncated to the longest row in the part, to
         tensors with the same number of rows.
       rows: tensors [rows] and [rows, seq_len], including `input_mask`.
-      keep_padding: whether to pass 2-D tensors with all their columns. Needed if outputs have
-        seq_len positions, or if columns of a tensor are not positions.
+      keep_padding: if True, 2-D tensors are not truncated. Required if outputs have seq_len
+        positions, or if the columns of a tensor are not positions.
     """
     outputs, places = map_sorted_rows(function, rows, keep_padding)
     return {name: tf.gather(output, places) for name, output in outputs.items()}
@@ -34,13 +34,13 @@ def map_rows(
 def map_sorted_rows(
     function: Callable[[dict], dict], rows: dict[str, tf.Tensor], keep_padding: bool = False
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Does what map_rows does, but leaves the outputs in the order of computation.
+    """Same as map_rows, but returns the outputs in the order of computation.
 
-    Outputs may have more or fewer rows than the inputs. Returns the outputs, and the place of each
-    input row in the order of computation, int32 [rows].
+    Outputs may have more or fewer rows than the inputs. Also returns the index of each input row in
+    the order of computation, int32 [rows].
     """
     asked_rows, seq_len = tf.unstack(tf.shape(rows["input_mask"]))
-    # Some operations fail without rows, so an empty batch gets one row of padding.
+    # Some ops fail for empty batches, so a row of padding is added to an empty batch.
     num_rows = tf.maximum(asked_rows, 1)
     for name, tensor in rows.items():
         padding = [[0, num_rows - asked_rows]] + [[0, 0]] * (tensor.shape.rank - 1)
@@ -51,13 +51,13 @@ def map_sorted_rows(
     order = tf.argsort(lengths, stable=True)
     lengths = tf.minimum(rounded_up(tf.maximum(tf.gather(lengths, order), 1)), seq_len)
     rows = {name: tf.gather(tensor, order) for name, tensor in rows.items()}
-    # Traced once for parts of any size. The shapes of its outputs define the arrays below.
+    # Traced once for parts of any size. The output shapes are used to define the arrays below.
     compute = tf.function(function).get_concrete_function(
         {name: tf.TensorSpec([None] * t.shape.rank, t.dtype) for name, t in rows.items()}
     )
 
     def compute_part(number, begin, arrays):
-        # Lengths increase, so the first n remaining rows take n times the length of the n-th.
+        # Lengths are ascending, so n rows are padded to the length of the n-th row.
         pieces = lengths[begin:] * tf.range(1, num_rows - begin + 1)
         fitting = tf.reduce_sum(tf.cast(pieces <= _PIECES_AT_ONCE, tf.int32))
         end = tf.minimum(begin + tf.maximum(fitting, 1), num_rows)
@@ -88,5 +88,5 @@ def map_sorted_rows(
         (0, 0, arrays),
         parallel_iterations=1,
     )
-    # argsort inverts the order: the place of each row, without the row that pads an empty batch.
+    # argsort inverts the permutation. The row that was added to an empty batch is removed.
     return {name: array.concat() for name, array in arrays.items()}, tf.argsort(order)[:asked_rows]

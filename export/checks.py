@@ -1,7 +1,7 @@
-"""Checks requests in the graph: some faults fail the request, others mark a row as bad.
+"""Validates requests in the graph. Errors are raised for a request or returned for a row.
 
-A server may merge the rows of several clients into one batch. So a fault in the values of a row is
-reported for that row, and the other rows are answered. Wrong shapes fail the whole request.
+A server may merge the rows of several clients into one batch. Invalid values in a row are therefore
+reported for this row only, and do not affect other rows. Invalid shapes fail the whole request.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ import tensorflow as tf
 from albert_tf.text.limits import MANY_OF_ONE_CHAR, first_chars, num_prepared
 from .signatures import Signature
 
-# Maximum length of a context: it is split into windows, and each window costs a computation.
+# Maximum length of a context. It is limited, because each window of a context has to be computed.
 MAX_CONTEXT_CHARS = 100_000
-# Maximum length of all contexts of a request; alignment takes some 200 bytes per character.
+# Maximum total length of all contexts in a request. Alignment needs about 200 bytes per character.
 MAX_CONTEXTS_CHARS = 32 * MAX_CONTEXT_CHARS
 
-# Maximum number of rows in a request: even a short row costs a computation.
+# Maximum number of rows in a request. It is limited, because even short rows have to be computed.
 MAX_ROWS = 2048
 
-# Maximum size of one output. The server needs three times this memory to send it.
+# Maximum size of an output in bytes. To send it, the server needs three times as much memory.
 MAX_OUTPUT_BYTES = 2**29
 
-# Values of a bad row's outputs, by dtype. No answer has these values.
+# Output values of invalid rows, by dtype. Valid rows never have these values.
 _BAD = {tf.float32: float("nan"), tf.int32: -1, tf.string: ""}
 
-# Largest sizes of dimensions that a request chooses. The limit of characters also limits words.
+# Maximum sizes of dimensions that depend on the request. Words are limited like characters.
 _LARGEST: dict[int | str, int] = {"batch": MAX_ROWS, "words": MAX_CONTEXT_CHARS}
-_STRING_BYTES = 24  # memory of one string without its characters
+_STRING_BYTES = 24  # memory of an empty string
 
 
 def check_shapes(
     inputs: dict[str, tf.Tensor], signature: Signature, sizes: dict[str, int]
 ) -> dict[str, tf.Tensor]:
-    """Returns the inputs, with checks that fail the request if ranks or sizes are wrong.
+    """Returns the inputs with assertions that fail the request if ranks or sizes are invalid.
 
-    The request also fails if it has too many rows or if its answer would be too large. Dimensions
-    of the same name must have the same size. `sizes` has the sizes fixed by the model ("choices").
+    The request also fails if it has too many rows or if its output would be too large. Dimensions
+    with the same name must have the same size. `sizes` has the dimensions fixed by the model.
     """
     known: dict[int | str, tuple] = {
         name: (size, f"{size} as in the model") for name, size in sizes.items()
@@ -44,8 +44,8 @@ def check_shapes(
     given, checks = {}, []
     for name, field in signature.inputs.items():
         dimensions = f"{name} must be [{', '.join(map(str, field.shape))}]"
-        # A server feeds tensors of any rank, but TensorFlow trusts the declared rank and would
-        # remove the check. The placeholder hides the declared rank.
+        # A server accepts tensors of any rank, but TensorFlow trusts the declared rank and would
+        # optimize the assertion away. The placeholder hides the declared rank.
         tensor = tf.raw_ops.PlaceholderWithDefault(input=inputs[name], shape=tf.TensorShape(None))
         with tf.control_dependencies(
             [tf.debugging.assert_rank(tensor, len(field.shape), dimensions)]
@@ -72,7 +72,7 @@ def check_shapes(
 
 
 def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> list[tf.Operation]:
-    """Returns checks of the size of each output whose dimensions are all known in advance."""
+    """Returns assertions for the sizes of all outputs whose dimensions are known in advance."""
     checks = []
     most = tf.constant(MAX_OUTPUT_BYTES, tf.int64)
     for name, field in signature.outputs.items():
@@ -81,7 +81,7 @@ def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> l
         element = _STRING_BYTES if field.dtype == tf.string else field.dtype.size
         size = tf.constant(element, tf.int64)
         for dimension in field.shape:
-            # Clip after each factor, because the whole product may overflow int64.
+            # Clip after each multiplication, because the product may overflow int64.
             size = tf.minimum(size * tf.cast(sizes.get(dimension, dimension), tf.int64), most + 1)
         message = (
             f"{name} [{', '.join(map(str, field.shape))}] must be at most "
@@ -92,7 +92,7 @@ def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> l
 
 
 def first_chars_of_contexts(texts: tf.Tensor, name: str) -> tf.Tensor:
-    """Truncates each text, string [batch]; fails the request if the texts together are too long."""
+    """Truncates texts, string [batch]; fails the request if their total length is too large."""
     texts = first_chars(texts, MAX_CONTEXT_CHARS)
     number = tf.reduce_sum(tf.strings.length(texts, "UTF8_CHAR"))
     message = (
@@ -105,8 +105,8 @@ def first_chars_of_contexts(texts: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def are_words_read(words: tf.Tensor) -> tf.Tensor:
-    """Returns which words, string [batch, words], are in the first MAX_CONTEXT_CHARS of a row."""
-    # As in limits.first_chars, NFKD may lengthen the text by a factor of MANY_OF_ONE_CHAR.
+    """Returns a mask of words, string [batch, words], in the first MAX_CONTEXT_CHARS of a row."""
+    # As in limits.first_chars, NFKD may increase the length by a factor of MANY_OF_ONE_CHAR.
     costs = tf.strings.length(words, "UTF8_CHAR")
     prepared = tf.reshape(num_prepared(tf.reshape(words, [-1])), tf.shape(words))
     costs = tf.maximum(costs, -(-prepared // MANY_OF_ONE_CHAR))
@@ -114,12 +114,12 @@ def are_words_read(words: tf.Tensor) -> tf.Tensor:
 
 
 def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]) -> tf.Tensor:
-    """Returns an error for each row with values out of range: string [rows], "" = no error.
+    """Returns error messages for rows with values out of range, string [rows]; "" = no error.
 
-    Values are integers [rows, columns], or [columns] for one row. Good values are 0 to limit - 1.
+    Values are integers [rows, columns], or [columns] for one row. The valid range is [0, limit).
     """
     error: tf.Tensor | str = ""
-    for name, limit in reversed(limits.items()):  # the first error is set last and stays
+    for name, limit in reversed(limits.items()):  # the first error is set last
         is_bad = tf.reduce_any(
             (values[name] < 0) | (values[name] >= tf.cast(limit, values[name].dtype)), axis=-1
         )
@@ -129,7 +129,7 @@ def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]
 
 
 def mark_bad_rows(outputs: dict[str, tf.Tensor], error: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Sets the outputs [rows, ...] of bad rows to NaN, -1 or ""; adds the output `error`."""
+    """Sets outputs [rows, ...] of invalid rows to NaN, -1 or "", and adds the output `error`."""
     marked = {}
     for name, output in outputs.items():
         is_good = tf.reshape(tf.equal(error, ""), [-1] + [1] * (output.shape.rank - 1))

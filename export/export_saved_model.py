@@ -1,16 +1,16 @@
-r"""Exports an ALBERT, pre-trained or fine-tuned, as a SavedModel that takes raw text.
+r"""Exports a pre-trained or fine-tuned ALBERT as a SavedModel with raw text as input.
 
-Writes OUTPUT/1, OUTPUT/2 and so on, as TF Serving watches them. A version appears only when it is
-whole and a fresh process, without this project's code, has answered with it like the model itself.
-A checkpoint that was exported before is not exported again.
+Writes the versions OUTPUT/1, OUTPUT/2 and so on, which TF Serving can serve. A version is published
+only after it was loaded in a new process, without this project's code, and its outputs were equal
+to the model's outputs. A checkpoint is not exported twice.
 
-For a fine-tuned model (OUTPUT_DIR/seed_N of pipelines.finetune) the program exports the best
-weights, and task.json determines the signatures. --kind=encoder exports the encoder of any model
-alone. The SavedModel can be fine-tuned: hub.KerasLayer(OUTPUT/1, trainable=True), after
-`import tensorflow_text`, which registers the tokenizer's operations.
+For a fine-tuned model (OUTPUT_DIR/seed_N of pipelines.finetune), the best weights are exported, and
+task.json determines the signatures. --kind=encoder exports only the encoder of a model. SavedModels
+can be fine-tuned with hub.KerasLayer(OUTPUT/1, trainable=True). Before loading them, run
+`import tensorflow_text`, which registers the ops of the tokenizer.
 
-Texts are truncated to --max_seq_length pieces. The default is the length that the checkpoint was
-trained with. A longer length prints a warning: training never used the positions beyond.
+Texts are truncated to --max_seq_length pieces, by default the length that the checkpoint was
+trained with. For longer lengths a warning is printed, because these positions were not trained.
 
 Examples:
   python -m export.export_saved_model --checkpoint=runs/base --output=exports/base
@@ -53,36 +53,36 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags. This is not done at import, because programs share flag names."""
     job_directory.define_flags()
     flags.DEFINE_string(
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
-    flags.DEFINE_string("output", None, "Directory of the versions.", required=True)
+    flags.DEFINE_string("output", None, "Directory for the versions.", required=True)
     flags.DEFINE_enum(
         "kind",
         None,
         list(MODULES),
-        "Default: what fine-tuning made of the model; pretraining if it was not fine-tuned.",
+        "Default: the kind of the fine-tuned model; pretraining if it was not fine-tuned.",
     )
     define_settings_flags(Decision)
-    flags.DEFINE_integer("version", None, "Default: the next free number.", lower_bound=1)
-    program.define_max_seq_length(help="Default: --checkpoint's trained length.")
+    flags.DEFINE_integer("version", None, "Default: the next unused number.", lower_bound=1)
+    program.define_max_seq_length(help="Default: the length used in training.")
     flags.DEFINE_enum(
         "precision",
         "float32",
         ["float32", "bfloat16"],
-        "Precision of products and their weights. bfloat16 is for CPUs with bfloat16 instructions "
-        "(AVX512_BF16, AMX); the export prints whether this one has them. A bfloat16 export "
+        "Precision of matmuls and their weights. bfloat16 is for CPUs with bfloat16 instructions "
+        "(AVX512_BF16, AMX). The program prints whether this CPU has them. A bfloat16 export "
         "cannot be fine-tuned.",
     )
 
 
 def main(_) -> None:
-    """Reads the flags."""
-    # Export and verification use one device, because their answers must be equal up to rounding.
+    """Runs the program with the values of its flags."""
+    # Export and verification use the same device, because outputs must be equal up to rounding.
     tf.config.set_visible_devices([], "GPU")
-    # Hides TensorFlow's messages about saving, which users cannot act on.
+    # Hides TensorFlow's messages about saving, which are of no use to users.
     logging.set_verbosity(logging.WARNING)
     tf.get_logger().setLevel("WARNING")
     saved_model = export(
@@ -107,7 +107,7 @@ def export(
     precision: str = "float32",
     decision: Decision = AS_TRAINED,
 ) -> str:
-    """Exports a checkpoint, unless a version of it exists; returns the version's directory."""
+    """Exports a checkpoint, unless it was exported before; returns the version's directory."""
     if tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output):
         raise UserError(f"--output={output}: a file; expected a directory for the versions")
     if tf.io.gfile.exists(os.path.join(output, job_directory.RUN_FILE)):
@@ -137,7 +137,7 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
     for number in reversed(existing) if version is None else [version]:
         earlier = os.path.join(output, str(number))
         path = os.path.join(earlier, files.PROVENANCE_FILE)
-        # Version 0.2.0 did not record the precision, which was always float32.
+        # Version 0.2.0 always used float32 and did not record the precision.
         defaults = {"precision": "float32"}
         if tf.io.gfile.exists(path) and {**defaults, **files.read_json(path)} == provenance:
             print(f"exported before: {earlier}")
@@ -168,9 +168,9 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
 def _publish(
     module: ServingModule, exact: ServingModule | None, provenance: dict, final: str
 ) -> None:
-    """Saves and verifies under another name, then renames, so `final` is whole or absent.
+    """Saves and verifies a version in a temporary directory, and then renames it to `final`.
 
-    A remote version is uploaded after verification; its provenance file is uploaded last.
+    A remote version is uploaded after verification. Its provenance file is uploaded last.
     """
     begin = time.monotonic()
     with _new_version(final) as partial:
@@ -201,12 +201,12 @@ def _publish(
 
 @contextlib.contextmanager
 def _new_version(final: str) -> Iterator[str]:
-    """Yields a local directory to fill; at the end of the block it becomes the version `final`."""
+    """Yields a local directory, which is published as `final` at the end of the block."""
     if files.is_remote(final):
         with tempfile.TemporaryDirectory() as space:
             partial = os.path.join(space, "saved_model")
             yield partial
-            files.remove_directory(final)  # the remains of a killed export
+            files.remove_directory(final)  # left by a killed export
             last = ["saved_model.pb", files.PROVENANCE_FILE]
             files.upload_directory(partial, final, last)
         return
@@ -217,7 +217,7 @@ def _new_version(final: str) -> Iterator[str]:
         raise UserError(f"{final!r} appeared meanwhile: run the same command again") from error
 
 
-# A first request: a value of each input that a serving_default has.
+# Example inputs for the signature serving_default of any kind.
 _EXAMPLES: dict[str, str | list[str]] = {
     "text": "Ada met Bob.",
     "text_pair": "He smiled.",
@@ -228,7 +228,7 @@ _EXAMPLES: dict[str, str | list[str]] = {
 
 
 def how_to_use(saved_model: str) -> str:
-    """Returns how to query and to serve an export, for the user."""
+    """Returns instructions for querying and serving an export."""
     output = os.path.dirname(saved_model)
     provenance = files.read_json(os.path.join(saved_model, files.PROVENANCE_FILE))
     task = provenance["task"] or {}
@@ -246,7 +246,7 @@ def how_to_use(saved_model: str) -> str:
         ask_flags = '--fill_mask="The [MASK] function returns an array."'
     version = os.path.basename(saved_model)
     not_named = "" if version == "1" else f" (let models.config there name version {version})"
-    # TF Serving's releases have the numbers of TensorFlow's; the client is tested with this one.
+    # TF Serving uses the same version numbers as TensorFlow. The client is tested with this one.
     tag = metadata.version("tensorflow-serving-api")
     config = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving")
     body = json.dumps({"inputs": {name: [value] for name, value in first.items()}})

@@ -1,11 +1,11 @@
-"""Code of the TFLite and ONNX exports: one graph computes the answers of a kind from piece ids.
+"""Code shared by the TFLite and ONNX exports, whose graph maps piece ids to the kind's outputs.
 
-The graph computes logits or probabilities of one sequence. The application divides long texts into
-windows, and finds spans, entities and choices. If a model searches spans by beams, only its encoder
-is exported.
+The graph computes logits or probabilities for one sequence. The application must split long texts
+into windows and decode spans, entities and choices. For models with beam search over spans, only
+the encoder is exported.
 
-The vocabulary and a .json with the application's settings are written beside OUTPUT: base.onnx gets
-base.json, and base.spiece.model or, for WordPiece, base.vocab.txt.
+The vocabulary and a .json file with settings for the application are written to the directory of
+OUTPUT. For base.onnx these are base.json and base.spiece.model or, for WordPiece, base.vocab.txt.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from .modules.serving_module import ServedCheckpoint, ServingModule
 
 
 def define_flags(ending: str, quantized: str) -> None:
-    """Defines the flags of both programs; `quantized` completes the help "Store ..."."""
+    """Defines the flags of both programs. `quantized` completes the help text "Store ..."."""
     flags.disclaim_key_flags()  # --help lists the flags under the calling module
     flags.DEFINE_string(
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
     flags.DEFINE_string("output", None, f"The {ending} file.", required=True)
-    flags.DEFINE_enum("kind", None, MODULES, "Default: the fine-tuned model's kind, or encoder.")
+    flags.DEFINE_enum("kind", None, MODULES, "Default: the kind in task.json, else encoder.")
     flags.DEFINE_bool("quantize", False, f"Store {quantized}.")
 
 
 def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -> ServingModule:
-    """Returns the module of a checkpoint; without `kind`, a pre-trained model gives its encoder."""
+    """Loads a checkpoint as a module. If `kind` is None, a pre-trained model becomes an encoder."""
     served = open_checkpoint(checkpoint, kind, max_seq_length)
     has_beams = served.task.get("has_answerability_head")
     if kind and has_beams:
@@ -56,7 +56,7 @@ def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -
 
 
 def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Computes a module's answers; `ids` has integers [b, L] for each of FEATURES."""
+    """Computes a module's outputs; `ids` maps each of FEATURES to integers [b, L]."""
     inputs = model_inputs({name: tf.cast(ids[name], tf.int32) for name in FEATURES})
     if module.served.kind == ENCODER:
         encoded = module.encoder(inputs)
@@ -78,10 +78,10 @@ def differences(
     run: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]],
     masks: Iterable[np.ndarray],
 ) -> dict[str, float]:
-    """Returns the largest difference between each output of `run` and of `module`, by name.
+    """Returns a dict mapping each output to the largest difference between `run` and `module`.
 
-    `run` maps an int32 array for each of FEATURES to the exported graph's outputs. The batches are
-    random sequences; `masks` has the mask of each batch, int32 [b, L], 1 = real.
+    `run` executes the exported graph on a dict of int32 arrays, one for each of FEATURES. Batches
+    contain random ids. `masks` contains the mask of each batch, int32 [b, L], 1 = real.
     """
     rng = np.random.RandomState(20200426)
     found: dict[str, float] = {}
@@ -100,7 +100,7 @@ def differences(
 def write(
     module: ServingModule, output: str, data: bytes, found: dict[str, float], form: str
 ) -> None:
-    """Writes a model and the files beside it; prints kind, `form`, size and differences `found`."""
+    """Writes all files of an export; prints the kind, `form`, size and differences `found`."""
     if not all(map(math.isfinite, found.values())):
         raise UserError(
             f"{module.served.checkpoint!r}{form} gives answers that are not finite: export another "
@@ -120,7 +120,7 @@ def write(
 
 
 def description(served: ServedCheckpoint, output: str) -> dict:
-    """Returns the content of the .json beside `output`: settings that the application needs."""
+    """Returns the content of the .json file, which has the settings for the application."""
     tokenizer, task = served.tokenizer, served.task
     ids = [getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")]
     stem = os.path.splitext(os.path.basename(output))[0]

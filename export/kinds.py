@@ -1,7 +1,7 @@
-"""Table of the kinds of exports: the module that serves each kind, with its signatures.
+"""Maps each kind of export to the module that serves it.
 
-No other file of this folder names the kinds. albert_tf/kinds.py defines the models of fine-tuned
-kinds, and what TFLite and ONNX answer. README.md lists the steps to add a kind.
+No other file in this directory lists the kinds. albert_tf/kinds.py defines the models of fine-tuned
+kinds and their outputs in TFLite and ONNX. See README.md for how to add a kind.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .modules.question_answering_module import QuestionAnsweringModule
 from .modules.serving_module import ServingModule
 from .modules.token_classification_module import TokenClassifierModule
 
-# The kind of models that were not fine-tuned, and the kind that serves the encoder of any model.
+# Kind of models that were not fine-tuned, and kind that serves the encoder of any model.
 PRETRAINING, ENCODER = "pretraining", "encoder"
 
 MODULES: dict[str, type[ServingModule]] = {

@@ -1,4 +1,4 @@
-"""Opens a checkpoint for export, and builds the module that serves it."""
+"""Loads a checkpoint for export and builds its serving module."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def open_checkpoint(
 ) -> ServedCheckpoint:
     """Opens a model directory or one of its checkpoints for export.
 
-    `kind` defaults to the kind in task.json, or to pretraining without task.json. `max_seq_length`
-    defaults to the maximum length in training.
+    `kind` defaults to the kind in task.json, or to pretraining if there is no task.json.
+    `max_seq_length` defaults to the maximum length in training.
     """
     model_dir, checkpoint = model_directory.find_best_checkpoint(path)
     kind, task = _read_task(model_dir, kind)
@@ -43,13 +43,13 @@ def open_checkpoint(
 
 
 def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict]:
-    """Returns the attributes `kind` and `task` of ServedCheckpoint."""
+    """Reads task.json and returns `kind` and `task` for ServedCheckpoint."""
     path = os.path.join(model_dir, model_directory.TASK_FILE)
     task = {}
     if tf.io.gfile.exists(path):
         task = files.read_json(path)
     else:
-        model_directory.check_pretrained(model_dir)  # refuses a seed of unfinished fine-tuning
+        model_directory.check_pretrained(model_dir)  # rejects unfinished fine-tuning runs
     found = task.get("kind") if task else PRETRAINING
     if found not in MODULES:
         raise UserError(
@@ -67,11 +67,11 @@ def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict]:
 
 
 def load_module(served: ServedCheckpoint) -> ServingModule:
-    """Builds the model of a checkpoint, loads its weights, and returns it ready to be saved.
+    """Builds the model of a checkpoint, restores its weights, and returns the serving module.
 
-    Weights are restored in float32. For served.precision "bfloat16", the matmuls, their weights and
-    the activations between them are then converted to bfloat16. Embedding tables, layer norms,
-    softmax and the matmuls that compute logits stay float32.
+    Weights are restored in float32. If served.precision is "bfloat16", the matmuls, their weights
+    and the activations between them are then converted to bfloat16. Embedding tables, layer norms,
+    softmax and the matmuls that compute logits remain in float32.
     """
     if served.kind == ENCODER:
         model = AlbertEncoder(served.config)

@@ -1,17 +1,17 @@
-r"""Makes an ONNX model of a checkpoint: piece ids in, answers out, at any length and batch.
+r"""Converts a checkpoint to ONNX: a model from piece ids to outputs, for any batch and length.
 
-A fine-tuned model outputs `probabilities`, `value`, or `start_logits` and `end_logits`; README.md,
-"ONNX", has the table. A pre-trained one with --kind=pretraining outputs `mlm_logits` and
-`sop_log_probs`. By default it, and any model with --kind=encoder, outputs `pooled_output` and
-`sequence_output`. Inputs are int64 [batch, seq_len] `input_ids`, `input_mask` (1 = real) and
-`segment_ids`. The application tokenizes: the vocabulary and a .json that describes the inputs
-(single texts or pairs, lower case) are written beside OUTPUT. Shared weights are stored once. With
---quantize the weights of products and the tables of embeddings have 8 bits, and activations are
-quantized at run time ("dynamic"). It is the fastest of this project's own exports on processors
-with AVX512_VNNI, and the least exact; README.md, "OpenVINO", has a faster and more exact one.
+Inputs are `input_ids`, `input_mask` (1 = real) and `segment_ids`, int64 [batch, seq_len]. Outputs
+of a fine-tuned model are `probabilities`, `value`, or `start_logits` and `end_logits` (see the
+table in README.md, "ONNX"). With --kind=pretraining they are `mlm_logits` and `sop_log_probs`.
+With --kind=encoder, the default for a pre-trained model, they are `pooled_output` and
+`sequence_output`. The application must tokenize. For this, the vocabulary and a .json file about
+the inputs (single texts or pairs, lower case) are written to the directory of OUTPUT. Shared
+weights are stored once. --quantize uses 8 bits for embeddings and weights of matmuls, and quantizes
+activations at run time ("dynamic"). On CPUs with AVX512_VNNI, this is the fastest export of this
+project, but the least accurate. See README.md, "OpenVINO", for a faster and more accurate one.
 
-Needs the extra `onnx`. Before it writes a model, the program runs it with onnxruntime, and refuses
-it if its outputs differ by more than 1e-4. For a quantized model it prints the differences.
+Requires the extra `onnx`. Before a model is written, it is run with onnxruntime, and rejected if
+its outputs differ by more than 1e-4. For a quantized model, the differences are only printed.
 
 Examples:
   python -m export.onnx --checkpoint=runs/base --output=exports/base.onnx
@@ -43,11 +43,11 @@ from .modules.serving_module import ServingModule
 FLAGS = flags.FLAGS
 
 TOLERANCE = 1e-4
-_COMPARED_LENGTHS = ((2,), (17, 5, 11), (64, 23))  # of the rows of each batch
-_OPSET, _IR_VERSION = 20, 9  # of 2023: the first with Gelu's tanh form
-_LARGEST = 2**31 - 1  # bytes of a protocol buffer
-_PARTS = "encoder|classifier|span|masked_lm|sentence_order"  # whose weights a model has
-# Operation and attributes of each of Kind.activation that gives probabilities.
+_COMPARED_LENGTHS = ((2,), (17, 5, 11), (64, 23))  # lengths of the rows, per batch
+_OPSET, _IR_VERSION = 20, 9  # from 2023; the first with the tanh form of Gelu
+_LARGEST = 2**31 - 1  # maximum bytes of a protocol buffer
+_PARTS = "encoder|classifier|span|masked_lm|sentence_order"  # parts of a model with weights
+# Maps Kind.activation to the ONNX op and attributes, for activations that return probabilities.
 _ACTIVATIONS: dict[str, tuple[str, dict]] = {
     "softmax": ("Softmax", {"axis": -1}),
     "sigmoid": ("Sigmoid", {}),
@@ -55,12 +55,12 @@ _ACTIVATIONS: dict[str, tuple[str, dict]] = {
 
 
 def define_flags() -> None:
-    """Defines the flags; not at import, as programs share the names of flags."""
+    """Defines the flags. This is not done at import, because programs share flag names."""
     fixed_graph.define_flags(".onnx", "weights and embeddings in 8 bits")
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     tf.config.set_visible_devices([], "GPU")
     logging.set_verbosity(logging.ERROR)
     convert(
@@ -74,7 +74,7 @@ def main(_) -> None:
 def convert(
     *, checkpoint: str, output: str, kind: str | None = None, quantize: bool = False
 ) -> dict[str, float]:
-    """Writes an ONNX model; returns for each output the largest difference from the model's own."""
+    """Writes an ONNX model; returns the largest difference from the checkpoint, by output."""
     onnx, onnxruntime = _import("onnx"), _import("onnxruntime")
     module = fixed_graph.load(checkpoint, kind)
     if sum(4 * v.shape.num_elements() for v in module.model.variables) > _LARGEST:
@@ -101,7 +101,7 @@ def convert(
 
 
 def _quantized(model) -> bytes:
-    """Returns a ModelProto with int8 weights in its products, serialized."""
+    """Returns a serialized ModelProto with int8 weights in matmuls."""
     quantization = _import("onnxruntime.quantization")
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "int8.onnx")
@@ -118,14 +118,14 @@ def _import(name: str):
 
 
 class _Graph:
-    """Builds the ONNX graph of a module of fixed_graph.load. Its nodes name each weight."""
+    """Builds the ONNX graph of a module that was loaded by fixed_graph.load."""
 
     def __init__(self, onnx, module: ServingModule):
         self.onnx, self.module = onnx, module
         self.config = module.encoder.config
         self.nodes: list = []  # NodeProto
         self.initializers: dict[str, np.ndarray] = {}
-        # `encoder/attention_0/query/kernel`, without the model's name and the block's.
+        # Names such as `encoder/attention_0/query/kernel`, without the names of model and block.
         self.weights = {
             re.sub(rf"^.*?({_PARTS})/(block_\d+_\d+/)?", r"\1/", v.name[:-2]): v.numpy()
             for v in module.model.variables
@@ -156,9 +156,9 @@ class _Graph:
         )
 
     def _outputs(self) -> dict[str, tuple[str, list]]:
-        """Adds all nodes; returns the tensor of each output, and its shape."""
+        """Adds all nodes; returns a dict mapping output names to tensor names and shapes."""
         served, hidden = self.module.served, self.config.hidden_size
-        kind = KINDS.get(served.kind)  # None: a pre-trained model, or the encoder
+        kind = KINDS.get(served.kind)  # None for pre-trained models and encoders
         pooled_alone = kind is not None and kind.has_pooler
         sequence_output, pooled_output = self._encode(pooled_alone)
         if served.kind == PRETRAINING:
@@ -180,7 +180,7 @@ class _Graph:
         return {"probabilities": (probabilities, [*shape, kind.num_outputs(served.task)])}
 
     def _pretrained(self, sequence_output: str, pooled_output: str) -> dict[str, tuple[str, list]]:
-        """Adds the heads of a pre-trained model; returns as `_outputs`."""
+        """Adds the heads of a pre-trained model; returns the same as `_outputs`."""
         x = self._activate(self._dense(sequence_output, "masked_lm/transform"))
         table = self._op("Transpose", "encoder/embeddings/word_embeddings", perm=[1, 0])
         logits = self._op("MatMul", self._layer_norm(x, "masked_lm"), table)
@@ -192,7 +192,7 @@ class _Graph:
         }
 
     def _op(self, op_type: str, *inputs: str, rule: str = "", **attributes) -> str:
-        """Adds a node, which may fail where a `rule` is broken; returns its output's name."""
+        """Adds a node and returns the name of its output. `rule` is shown if the node fails."""
         name = f"{op_type}_{len(self.nodes)}"
         self.nodes.append(
             self.onnx.helper.make_node(
@@ -220,7 +220,7 @@ class _Graph:
         return self._op("LayerNormalization", x, *parts, axis=-1, epsilon=LAYER_NORM_EPSILON)
 
     def _encode(self, pooled_alone: bool) -> tuple[str, str]:
-        """Adds the encoder; returns the names of [b, L, H] (or [b, 1, H]) and pooled [b, H]."""
+        """Adds the encoder; returns names of outputs [b, L, H] (or [b, 1, H]) and pooled [b, H]."""
         ids, mask, segments = self._same_shape()
         is_real = self._look_up(self._constant([False, True], np.bool_), mask, "input_mask")
         scores = (self._constant(score, np.float32) for score in (0.0, -10000.0))
@@ -229,7 +229,7 @@ class _Graph:
         x = self._embed(ids, segments)
         plan = self.module.encoder.plan
         for layer, (attention, feed_forward) in enumerate(plan):
-            # For the pooled output the last block needs queries at [CLS] only.
+            # If only the pooled output is used, the last block needs queries only at [CLS].
             asking = x
             if pooled_alone and layer == len(plan) - 1:
                 start, end, axis = map(self._constant, ([0], [1], [1]))
@@ -246,7 +246,7 @@ class _Graph:
         return self._op("Gelu", x, approximate=form)
 
     def _same_shape(self) -> list[str]:
-        """Returns the names of the inputs; inputs of different shapes fail the request."""
+        """Returns the names of the inputs, with a check that all have the same shape."""
         last = self._constant([-1])
         inputs = [self._op("Unsqueeze", name, last) for name in FEATURES]
         rule = f"{', '.join(FEATURES)} must have one shape"
@@ -255,10 +255,10 @@ class _Graph:
         return [self._op("Gather", joined, number, axis=2) for number in numbers]
 
     def _look_up(self, table: str, index: str, name: str) -> str:
-        """Returns rows of a table; an `index` out of range fails with the input's `name`."""
+        """Looks up rows of a table. If `index` is out of range, the error contains `name`."""
         num_rows = len(self.initializers[table])
         beyond = self._constant(num_rows)
-        # ONNX counts a negative index from the end.
+        # In ONNX, negative indices count from the end.
         is_negative = self._op("Less", index, self._constant(0))
         index = self._op("Where", is_negative, beyond, index)
         return self._op("Gather", table, index, rule=f"{name} must be 0 to {num_rows - 1}")
@@ -307,7 +307,7 @@ class _Graph:
 
 
 def _differences(session, module: ServingModule) -> dict[str, float]:
-    """Returns each output's largest difference between onnxruntime and the model."""
+    """Returns the largest difference between onnxruntime and the model, by output."""
     masks = []
     for row_lengths in _COMPARED_LENGTHS:
         lengths = np.minimum(row_lengths, module.max_seq_length)[:, np.newaxis]

@@ -1,9 +1,9 @@
-"""The preprocessor of an export, with TF-Hub's API for text: maps strings to encoder inputs.
+"""Preprocessor of an export, which maps strings to encoder inputs as defined by TF-Hub's text API.
 
-It is a separate SavedModel, because it runs in an input pipeline and is never trained.
+It is a separate SavedModel, because it is used in input pipelines and never trained.
 
-Source: TF-Hub's "Common SavedModel APIs for Text Tasks"; the names of the encoder's inputs come
-from Model Garden.
+Source: TF-Hub's "Common SavedModel APIs for Text Tasks". The names of the encoder inputs come from
+Model Garden.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from albert_tf.text.limits import chars_of_sequence
 from albert_tf.text.packing import Packer, model_inputs
 from albert_tf.text.tokenization import AlbertTokenizer
 
-# Path in a version's directory. TF Serving ignores assets.extra.
+# Path relative to the directory of a version. TF Serving ignores assets.extra.
 PREPROCESSOR_DIR = os.path.join("assets.extra", "preprocessor")
 
 _PIECES = tf.RaggedTensorSpec([None, None], tf.int32, ragged_rank=1, row_splits_dtype=tf.int64)
 
 
 class _Tokenize(tf.train.Checkpoint):
-    """Maps texts to pieces, without special pieces."""
+    """Tokenizes texts without adding special pieces."""
 
     def __init__(self, tokenizer: AlbertTokenizer, longest: int):
         super().__init__()
@@ -32,7 +32,7 @@ class _Tokenize(tf.train.Checkpoint):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def __call__(self, text):
-        """Returns int32 [batch, (pieces)] of texts, string [batch]."""
+        """Maps texts, string [batch], to int32 [batch, (pieces)]."""
         return self.tokenizer(chars_of_sequence(text, self._longest))
 
 
@@ -48,8 +48,8 @@ class _BertPackInputs(tf.train.Checkpoint):
     def __call__(self, inputs, seq_length=None):
         """Packs `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, truncated to seq_length.
 
-        Takes a list of one or two int32 [batch, (pieces)]. `seq_length`, int32 [], defaults to the
-        export's max_seq_length. Returns int32 [batch, seq_length] model_inputs.
+        `inputs` is a list of one or two int32 [batch, (pieces)]. `seq_length`, int32 [], defaults
+        to the export's max_seq_length. Returns model_inputs, int32 [batch, seq_length].
         """
         seq_length = self._seq_length if seq_length is None else seq_length
         packer = Packer(self._tokenizer, tf.cast(seq_length, tf.int64))
@@ -57,9 +57,9 @@ class _BertPackInputs(tf.train.Checkpoint):
 
 
 class Preprocessor(tf.train.Checkpoint):
-    """Maps texts to encoder inputs; `tokenize` and `bert_pack_inputs` do it in two steps.
+    """Maps texts to encoder inputs. `tokenize` and `bert_pack_inputs` are the two steps.
 
-    Sequences have `seq_length` pieces; bert_pack_inputs accepts other lengths, at most `longest`.
+    Sequences have `seq_length` pieces. bert_pack_inputs also accepts other lengths up to `longest`.
     """
 
     def __init__(self, tokenizer: AlbertTokenizer, seq_length: int, longest: int):
@@ -69,12 +69,12 @@ class Preprocessor(tf.train.Checkpoint):
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def __call__(self, text):
-        """Tokenizes single texts, string [batch], and packs them; see bert_pack_inputs."""
+        """Tokenizes and packs single texts, string [batch]; see bert_pack_inputs."""
         return self.bert_pack_inputs([self.tokenize(text)])
 
     def save(self, directory: str) -> None:
-        """Writes the SavedModel."""
-        # Trace bert_pack_inputs for one and two texts, with and without a given length.
+        """Saves the preprocessor as a SavedModel."""
+        # Trace bert_pack_inputs for one and two texts, with and without `seq_length`.
         for inputs in ([_PIECES], [_PIECES, _PIECES]):
             for length in ({}, {"seq_length": tf.TensorSpec([], tf.int32)}):
                 self.bert_pack_inputs.__call__.get_concrete_function(inputs, **length)

@@ -1,4 +1,4 @@
-"""Reads serialized tf.Examples in the graph; a broken record does not affect other records."""
+"""Parses serialized tf.Examples in the graph. Invalid records do not affect other records."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def parse_records(
     sequences_per_record: int,
     tokenizer: AlbertTokenizer,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-    """Reads serialized tf.Examples, string [batch].
+    """Parses serialized tf.Examples, string [batch].
 
-    Each has the FEATURES, int64 [sequences_per_record * seq_len], with values below `limits`. The
-    seq_len of a record is at most `longest` and may differ from other records'. If a record has
-    several sequences, each must begin with [CLS], so that one long sequence is refused.
+    Each contains FEATURES, int64 [sequences_per_record * seq_len], with values below `limits`.
+    seq_len is at most `longest` and may differ between records. If a record contains several
+    sequences, each must start with [CLS]. Otherwise a single long sequence would be accepted.
 
-    Returns int32 [batch * sequences_per_record, seq_len] FEATURES, padded (a bad record is all
-    zeros); and string [batch], the error of each record, "" = no error.
+    Returns the padded FEATURES, int32 [batch * sequences_per_record, seq_len], and the error of
+    each record, string [batch]. "" means no error. Invalid records are replaced by zeros.
     """
     features = dict.fromkeys(FEATURES, tf.io.VarLenFeature(tf.int64))
 
@@ -33,8 +33,8 @@ def parse_records(
         values = {name: parsed[name].values for name in FEATURES}
         return index, _error(values, limits, longest, sequences_per_record, tokenizer.cls_id)
 
-    # Parsing a batch fails if one record is no tf.Example, so a data set parses record by record
-    # and skips errors (cost not measured). The extra element at the end keeps it from being empty.
+    # Parsing a batch fails if one record is not a tf.Example. So tf.data parses single records
+    # and skips errors (cost not measured). The extra element ensures that the result is not empty.
     number = tf.size(records, tf.int64)
     checked = tf.data.Dataset.range(number).map(check).ignore_errors()
     end = tf.data.Dataset.from_tensors((number, tf.constant("")))
@@ -42,7 +42,7 @@ def parse_records(
     unreadable = tf.fill([number + 1], f"no tf.Example with {', '.join(FEATURES)} of int64")
     error = tf.tensor_scatter_nd_update(unreadable, indices[:, tf.newaxis], errors)[:-1]
 
-    # Bad records are replaced, so that the batch can be parsed at once.
+    # Replace invalid records, so that the whole batch can be parsed at once.
     harmless = serialize(dict.fromkeys(FEATURES, np.zeros(sequences_per_record, np.int64)))
     readable = tf.where(tf.equal(error, ""), records, harmless)
     feature = tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
@@ -65,7 +65,7 @@ def _error(
     sequences_per_record: int,
     cls_id: int,
 ) -> tf.Tensor:
-    """Returns the error of one record's FEATURES, string []; "" = no error."""
+    """Returns the error message for one record, string []; "" if the record is valid."""
     lengths = tf.stack([tf.size(values[name]) for name in FEATURES])
     length = lengths[0] // sequences_per_record
     bad_lengths = (
@@ -87,7 +87,7 @@ def _error(
 
 
 def serialize(features: dict[str, np.ndarray]) -> bytes:
-    """Returns a serialized tf.Example with int64 features."""
+    """Serializes int64 features as a tf.Example."""
     lists = {
         name: tf.train.Feature(int64_list=tf.train.Int64List(value=values.reshape(-1)))
         for name, values in features.items()

@@ -1,4 +1,4 @@
-"""Prints the table of signatures of export/README.md: python -m export.signature_table."""
+"""Prints the table of signatures in export/README.md: python -m export.signature_table."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .signatures import Field
 
 
 def markdown_table() -> str:
-    """Returns the signatures as the Markdown table of export/README.md.
+    """Formats all signatures as the Markdown table in export/README.md.
 
-    Kinds that share a signature share its row; "all" means every kind.
+    Kinds with the same signature are in the same row. "all" means every kind.
     """
     kinds_of_row: dict[str, list[str]] = {}
     for kind, module in MODULES.items():

@@ -1,14 +1,14 @@
-"""The signatures of exported models: their names, shapes and meanings, defined only here.
+"""Defines the signatures of exported models, with names, dtypes and shapes.
 
-A dimension is a number, the name of a config field (`hidden_size`, `vocab_size`), a number of the
-task (`labels`, `choices`), or the export's `max_seq_length`. The request determines `batch`,
-`seq_len`, `predictions` and `words`. The size of an output may depend on the sizes of inputs, but
-never on their values, because TF Serving joins and splits requests by rows.
+A dimension is a number or a name. `hidden_size` and `vocab_size` are fixed by the config, `labels`
+and `choices` by the task, and `max_seq_length` by the export. `batch`, `seq_len`, `predictions` and
+`words` depend on the request. The shape of an output may depend on the shapes of the inputs, but
+not on their values, because TF Serving merges and splits requests along the rows.
 
-`python -m export.signature_table` prints the table of export/README.md.
+`python -m export.signature_table` prints the table in export/README.md.
 
-Source: `tokens`, `mlm`, `sop` and `tokenization_info` come from the reference's TF-Hub modules, the
-inputs of `examples` from the reference's exported classifiers. The others are our own.
+Source: `tokens`, `mlm`, `sop` and `tokenization_info` come from the reference's TF-Hub modules, and
+the inputs of `examples` from the reference's exported classifiers. The others are our own.
 Deviation: `mlm_logits` is `[batch, predictions, vocab_size]`; the reference flattens the first two.
 """
 
@@ -19,105 +19,106 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 NUM_CANDIDATES = 5
-# Maximum number of [MASK] per text that `fill_mask` fills.
+# Maximum number of [MASK] per text for which `fill_mask` returns predictions.
 MAX_MASKS = 20
-# Maximum number of positions per request of `score`, which computes one sequence per piece.
+# Maximum number of positions in a request of `score`, which encodes one sequence per piece.
 MAX_SCORED_POSITIONS = 2**21
-# The score if there is no answer, as in the reference.
+# The score if there is no valid span, as in the reference.
 NO_ANSWER_SCORE = -2e6
 
 
 class Field(str):
-    """The form of one input or output: its dtype and shape, such as "float32 [batch, 2]"."""
+    """The dtype and shape of an input or output, such as "float32 [batch, 2]"."""
 
     @property
     def dtype(self) -> tf.DType:
-        """The dtype."""
+        """The dtype of the tensor."""
         return tf.as_dtype(self.partition(" ")[0])
 
     @property
     def shape(self) -> tuple[str | int, ...]:
-        """The dimensions: names and numbers."""
+        """The dimensions, which are names or numbers."""
         dimensions = self.partition(" ")[2].strip("[]").split(", ")
         return tuple(int(d) if d.isdigit() else d for d in dimensions if d)
 
 
 class Signature:
-    """The inputs and outputs of one signature, by name."""
+    """The named inputs and outputs of a signature."""
 
     def __init__(self, inputs: Mapping[str, str], outputs: Mapping[str, str]):
         self.inputs = {name: Field(form) for name, form in inputs.items()}
         self.outputs = {name: Field(form) for name, form in outputs.items()}
 
     def input_specs(self) -> dict[str, tf.TensorSpec]:
-        """Returns the inputs as TensorSpecs; the size of a named dimension is unknown (None)."""
+        """Returns the inputs as TensorSpecs. Named dimensions are None."""
         return {
             name: tf.TensorSpec([d if isinstance(d, int) else None for d in f.shape], f.dtype, name)
             for name, f in self.inputs.items()
         }
 
 
-# Texts are UTF-8; invalid bytes become U+FFFD; a text may be empty. A text that is too long loses
-# pieces at its end, a pair at the end of its longer text. checks.py limits the characters.
+# Texts are UTF-8 and may be empty. Invalid bytes are replaced by U+FFFD. Long texts are truncated
+# at the end. In a pair, the longer text is truncated first. checks.py limits the characters.
 _TEXT = {"text": "string [batch]"}
-# An empty or blank `text_pair` means a single text. For a model fine-tuned on pairs it means a pair
-# with an empty second text.
+# If `text_pair` is empty or blank, the input is a single text. For a model that was fine-tuned on
+# pairs, it is a pair with an empty second text.
 _TEXTS = {"text": "string [batch]", "text_pair": "string [batch]"}
 _TOKENS = {
     "input_ids": "int32 [batch, seq_len]",  # piece ids: [CLS] A [SEP] B [SEP], padded
     "input_mask": "int32 [batch, seq_len]",  # 1 = real, 0 = padding
     "segment_ids": "int32 [batch, seq_len]",  # 0 up to the first [SEP], then 1
 }
-_POOLED = {"pooled_output": "float32 [batch, hidden_size]"}  # the pooler's output at [CLS]
+_POOLED = {"pooled_output": "float32 [batch, hidden_size]"}  # output of the pooler for [CLS]
 _ENCODED = {
-    # The last block's output, every position.
+    # Output of the last block at all positions.
     "sequence_output": "float32 [batch, seq_len, hidden_size]",
     **_POOLED,
 }
 _EMBEDDED = {
     **_POOLED,
-    # Mean of the last block's output over all real positions, [CLS] and [SEP] included.
+    # Mean output of the last block over all positions except padding; includes [CLS] and [SEP].
     "mean_pooled_output": "float32 [batch, hidden_size]",
 }
-# Share of unknown pieces (<unk>) among the pieces of a row's texts after truncation. A piece counts
-# once for every window and choice that contains it. The share is 1 for empty texts. If it is near
-# 1, the other outputs do not depend on the texts.
+# Share of unknown pieces (<unk>) in the truncated texts of a row. A piece is counted once for every
+# window and choice that contains it. The share is 1 for empty texts. If it is close to 1, the other
+# outputs hardly depend on the texts.
 _UNKNOWN_SHARE = {"unknown_share": "float32 [batch]"}
-# For signatures that take piece ids: the error of a bad row (a value out of range, or no
-# tf.Example), "" for a good row. The other outputs of a bad row are NaN, -1 or "".
+# Used by signatures with piece ids as inputs. Error message of an invalid row (value out of range,
+# or not a tf.Example), or "". The other outputs of an invalid row are NaN, -1 or "".
 _ERROR = {"error": "string [batch]"}
 
-# The signatures of every kind.
+# Signatures of all kinds.
 COMMON = {
     # Encodes piece ids.
     "tokens": Signature(_TOKENS, {**_ENCODED, **_ERROR}),
-    # Encodes piece ids into one vector per row; cheaper than `tokens` in the last block.
+    # Encodes piece ids into one vector per row. The last block is cheaper to compute than in
+    # `tokens`.
     "pooled": Signature(_TOKENS, {**_POOLED, **_ERROR}),
-    # Tokenizes a text or a pair for `tokens`. Clients may drop columns that are only padding.
+    # Tokenizes texts or pairs for `tokens`. Clients may remove columns that contain only padding.
     "tokenize": Signature(_TEXTS, dict.fromkeys(_TOKENS, "int32 [batch, max_seq_length]")),
-    # Describes how to tokenize for `tokens`.
+    # Returns the tokenizer's settings for clients that tokenize texts themselves.
     "tokenization_info": Signature(
         {},
         {
             "vocab_file": "string []",  # path of the vocabulary
-            "do_lower_case": "bool []",  # whether text is lower-cased first
+            "do_lower_case": "bool []",  # if true, text is lower-cased before tokenization
         },
     ),
 }
-# Names the labels, as in training.
+# Returns the names of the labels, as in training.
 _LABELS = {"labels": Signature({}, {"labels": "string [labels]"})}
-# For kinds whose `serving_default` has one output. TensorFlow Serving's REST API omits the name of
-# a single output, so a second output would change the form of the answer.
+# For kinds whose `serving_default` has a single output. TensorFlow Serving's REST API omits the
+# name of a single output, so adding a second one would change the format of the response.
 _UNKNOWN = {"unknown_share": Signature(_TEXTS, _UNKNOWN_SHARE)}
 
 
 def _from_texts_and_examples(
     inputs: dict[str, str], outputs: dict[str, str]
 ) -> dict[str, Signature]:
-    """Returns `serving_default`, and `examples` with the same outputs computed from piece ids.
+    """Returns `serving_default`, and `examples`, which computes the same outputs from piece ids.
 
     An example is a serialized tf.Example with the inputs of `tokens`, each int64 [seq_len]. For
-    multiple choice each is [choices * seq_len]: one option after the other.
+    multiple choice, the shape is [choices * seq_len], with all options concatenated.
     """
     return {
         "serving_default": Signature(inputs, outputs),
@@ -126,60 +127,60 @@ def _from_texts_and_examples(
 
 
 PRETRAINING = {
-    # Embeds a text or a pair, and predicts whether the second text follows the first.
+    # Embeds a text or pair, and predicts whether the second text follows the first.
     **_from_texts_and_examples(
         _TEXTS,
         {
-            # Probability that text_pair follows text, and not the reverse. It is 0.5 for a single
-            # text, for which the model never learned an order.
+            # Probability that text_pair follows text, rather than the reverse. For a single text
+            # it is 0.5, because the model was only trained on pairs.
             "in_order_probability": "float32 [batch]",
             **_EMBEDDED,
             **_UNKNOWN_SHARE,
         },
     ),
-    # Fills the first MAX_MASKS [MASK] of a text. A [MASK] beyond max_seq_length gets no answer.
+    # Predicts the first MAX_MASKS [MASK] of a text, except those beyond max_seq_length.
     "fill_mask": Signature(
         _TEXT,
         {
-            # Likeliest pieces, best first; `▁` begins a word. Rows after a text's masks are "".
+            # The most probable pieces, best first. `▁` marks the start of a word. Unused rows: "".
             "pieces": f"string [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
-            # Probabilities of these pieces among all pieces. Rows after a text's masks are 0.
+            # Probabilities of these pieces, from a softmax over all pieces. Unused rows: 0.
             "probabilities": f"float32 [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
-            "num_masks": "int32 [batch]",  # how many [MASK] of the text are answered
+            "num_masks": "int32 [batch]",  # number of [MASK] with predictions
         },
     ),
-    # Scores how likely a text is: each piece is predicted from all other pieces except the rest of
-    # its word (Kauf and Ivanova 2023). A text of n pieces costs as much as n sequences of n + 2
-    # pieces. A request may have MAX_SCORED_POSITIONS positions in all such sequences.
+    # Computes the pseudo-log-likelihood of a text: each piece is predicted from all other pieces
+    # except the rest of its word (Kauf and Ivanova 2023). A text of n pieces requires n sequences
+    # of n + 2 pieces. All sequences of a request may have up to MAX_SCORED_POSITIONS positions.
     "score": Signature(
         _TEXT,
         {
             "log_likelihood": "float32 [batch]",  # sum of the pieces' log probabilities, in nats
-            "num_pieces": "int32 [batch]",  # scored pieces
-            "num_words": "int32 [batch]",  # words of the text; a punctuation mark is a word
+            "num_pieces": "int32 [batch]",  # number of scored pieces
+            "num_words": "int32 [batch]",  # number of words; each punctuation mark is a word
             **_UNKNOWN_SHARE,
         },
     ),
     **COMMON,
-    # Encodes piece ids, and computes masked-LM logits at the given positions. Position 0 is [CLS];
-    # each row needs at least one position.
+    # Encodes piece ids and computes masked-LM logits at the given positions. Position 0 is [CLS].
+    # At least one position per row is required.
     "mlm": Signature(
         {**_TOKENS, "mlm_positions": "int32 [batch, predictions]"},
         {**_ENCODED, "mlm_logits": "float32 [batch, predictions, vocab_size]", **_ERROR},
     ),
-    # Encodes piece ids and predicts the order of the two segments: 0 in order, 1 swapped.
+    # Encodes piece ids and predicts the order of two segments. Class 0 is in order, 1 is swapped.
     "sop": Signature(_TOKENS, {**_ENCODED, "sop_log_probs": "float32 [batch, 2]", **_ERROR}),
 }
 
-# Embeds a text.
+# Embeds texts.
 ENCODER = {**_from_texts_and_examples(_TEXT, {**_EMBEDDED, **_UNKNOWN_SHARE}), **COMMON}
 
-# Predicts the label of a text, or of a pair if the task has pairs.
+# Predicts the label of a text, or a pair if the task has pairs.
 CLASSIFIER = {
     **_from_texts_and_examples(
         _TEXTS,
         {
-            "label": "string [batch]",  # the likeliest label
+            "label": "string [batch]",  # the most probable label
             "probabilities": "float32 [batch, labels]",  # in the order of `labels`
             **_UNKNOWN_SHARE,
         },
@@ -188,16 +189,16 @@ CLASSIFIER = {
     **COMMON,
 }
 
-# Predicts a number for a text, or for a pair if the task has pairs, in the training labels' unit.
+# Predicts a number for a text, or a pair if the task has pairs, in the unit of the training labels.
 REGRESSOR = {
     **_from_texts_and_examples(_TEXTS, {"value": "float32 [batch]"}),
     **_UNKNOWN,
     **COMMON,
 }
 
-# Predicts each label's probability for a text, or for a pair if the task has pairs. Fine-tuning
-# treats a label with a probability of 0.5 or more as predicted. If task.json has
-# `label_thresholds`, there is also _PREDICTED.
+# Predicts the probability of each label for a text, or a pair if the task has pairs. Fine-tuning
+# predicts all labels with a probability of at least 0.5. If task.json contains `label_thresholds`,
+# the outputs in _PREDICTED are added.
 MULTILABEL = {
     **_from_texts_and_examples(_TEXTS, {"probabilities": "float32 [batch, labels]"}),
     **_UNKNOWN,
@@ -205,27 +206,27 @@ MULTILABEL = {
     **COMMON,
 }
 
-_PREDICTED = {"predicted": "int32 [batch, labels]"}  # 1: the probability reaches its threshold
+_PREDICTED = {"predicted": "int32 [batch, labels]"}  # 1 if probability >= threshold
 
 TOKEN_CLASSIFIER = {
-    # Finds the entities in a text, read in overlapping windows. If the model's labels are not for
-    # entities but, say, parts of speech, every word is a span.
+    # Finds the entities in a text, which is split into overlapping windows. If the labels are not
+    # entity tags but, for example, parts of speech, each word is a span.
     "serving_default": Signature(
         _TEXT,
         {
-            # JSON list of the spans in order. A span is an object: `start`, index of its first
-            # character; `end`, index after its last character (both count Unicode characters);
-            # `label`, its type; `text`, its characters; `probability`, a mean over its words.
+            # JSON list of the spans in order. Each span is an object with the keys `start` and
+            # `end` (offsets in Unicode characters; `end` is exclusive), `label` (its type), `text`,
+            # and `probability` (mean over its words).
             "spans": "string [batch]",
             "num_spans": "int32 [batch]",
             **_UNKNOWN_SHARE,
         },
     ),
-    # Predicts the labels of given words. "" is not a word: its label is "".
+    # Predicts the labels of given words. "" is treated as padding and gets the label "".
     "words": Signature(
         {"words": "string [batch, words]"},
         {
-            "labels": "string [batch, words]",  # the likeliest label of each word
+            "labels": "string [batch, words]",  # the most probable label of each word
             "probabilities": "float32 [batch, words]",  # the probability of this label
             **_UNKNOWN_SHARE,
         },
@@ -235,18 +236,18 @@ TOKEN_CLASSIFIER = {
 }
 
 QUESTION_ANSWERING = {
-    # Finds the answer to a question in a text, read in overlapping windows. A question that is too
-    # long loses pieces at its end.
+    # Finds the answer to a question in a text, which is split into overlapping windows. Long
+    # questions are truncated at the end.
     "serving_default": Signature(
         {"question": "string [batch]", "context": "string [batch]"},
         {
-            # A part of the context as it is written; "" if the task has questions without an
-            # answer and no_answer_score is above its threshold, or the context is blank.
+            # A substring of the context. It is "" if the context is blank, or if the task has
+            # unanswerable questions and no_answer_score is above the threshold.
             "answer": "string [batch]",
-            # Score of the best span, even if `answer` is ""; higher is better. Without any valid
-            # span, NO_ANSWER_SCORE.
+            # Score of the best span, even if `answer` is "". Higher is better. If there is no valid
+            # span, the score is NO_ANSWER_SCORE.
             "score": "float32 [batch]",
-            "no_answer_score": "float32 [batch]",  # the higher, the likelier that no answer exists
+            "no_answer_score": "float32 [batch]",  # higher: less likely to be answerable
             **_UNKNOWN_SHARE,
         },
     ),
@@ -254,17 +255,17 @@ QUESTION_ANSWERING = {
 }
 
 MULTIPLE_CHOICE = {
-    # Chooses among the answers to a question about a text. An answer that is too long loses pieces
-    # at its beginning; then the text loses pieces at its end.
+    # Selects the best answer to a question about a text. Long answers are truncated at the start,
+    # then the text is truncated at the end.
     **_from_texts_and_examples(
         {
             "context": "string [batch]",
-            # Each option is appended to the question (RACE: or replaces each `_` in it, if any).
+            # Options are appended to the question. For RACE, they replace `_` in it, if any.
             "question": "string [batch]",
             "options": "string [batch, choices]",
         },
         {
-            "choice": "int32 [batch]",  # the likeliest option, from 0
+            "choice": "int32 [batch]",  # index of the most probable option, from 0
             "probabilities": "float32 [batch, choices]",
             **_UNKNOWN_SHARE,
         },
@@ -274,9 +275,9 @@ MULTIPLE_CHOICE = {
 
 
 def of_task(table: dict[str, Signature], task: dict) -> dict[str, Signature]:
-    """Returns a kind's signatures for a task; without `text_pair` if the task has no pairs.
+    """Adapts the signatures of a kind to a task. `text_pair` is removed if the task has no pairs.
 
-    `task` is the content of task.json, or {} for a model without a task.
+    `task` is the content of task.json, or {} for models without a task.
     """
     if "label_thresholds" in task:
         table = {

@@ -1,13 +1,13 @@
-r"""Converts a checkpoint to TFLite: a model from piece ids to answers, for one sequence length.
+r"""Converts a checkpoint to TFLite: a model from piece ids to outputs, for one sequence length.
 
-The outputs are the same as in export.onnx, by kind of model. The application must tokenize. For it,
-the vocabulary and a .json about the inputs (single texts or pairs, lower case) are written beside
-OUTPUT. Shared weights are stored once. With --quantize they are stored as int8 (dynamic-range:
-activations stay float), a quarter of the size. Inputs have --max_seq_length pieces, padding
-included; the default is the length that the checkpoint was trained with. A short text costs as much
-as a long one: make one file per length that you need.
+The outputs are the same as in export.onnx. The application must tokenize. For this, the vocabulary
+and a .json file about the inputs (single texts or pairs, lower case) are written to the directory
+of OUTPUT. Shared weights are stored once. --quantize stores them as int8, which is a quarter of the
+size (dynamic range: activations remain float). Inputs are padded to --max_seq_length pieces, by
+default the length that the checkpoint was trained with. Short texts are as expensive as long ones,
+so convert the checkpoint once for each length that you need.
 
-Prints the size, and the largest difference between the answers and the checkpoint's own answers.
+Prints the size, and the largest difference between the outputs and the checkpoint's outputs.
 
 Examples:
   python -m export.tflite --checkpoint=runs/base --output=exports/base.tflite
@@ -38,13 +38,13 @@ _COMPARED_ROWS = 4
 
 
 def define_flags() -> None:
-    """Defines the flags; not done at import, because programs share names of flags."""
+    """Defines the flags. This is not done at import, because programs share flag names."""
     fixed_graph.define_flags(".tflite", "weights as int8")
     program.define_max_seq_length(help="Inputs are padded to it. Default: the trained length.")
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     tf.config.set_visible_devices([], "GPU")
     logging.set_verbosity(logging.ERROR)
     tf.get_logger().setLevel("ERROR")
@@ -65,7 +65,7 @@ def convert(
     max_seq_length: int | None = None,
     quantize: bool = False,
 ) -> dict[str, float]:
-    """Writes a TFLite model; returns each output's largest difference from the checkpoint's own."""
+    """Writes a TFLite model; returns the largest difference from the checkpoint, by output."""
     module = fixed_graph.load(checkpoint, kind, max_seq_length)
     model = _convert(module, quantize)
     differences = _differences(model, module)
@@ -75,12 +75,12 @@ def convert(
 
 
 def _convert(module: ServingModule, quantize: bool) -> bytes:
-    """Returns the content of the file: int32 [1, max_seq_length] inputs, the kind's outputs."""
+    """Converts a module to a TFLite model with int32 inputs of shape [1, max_seq_length]."""
     shape = [1, module.max_seq_length]
     specs = {name: tf.TensorSpec(shape, tf.int32, name) for name in FEATURES}
     answer = tf.function(lambda **ids: fixed_graph.answer(module, ids))
     function = answer.get_concrete_function(**specs)
-    # Convert from a SavedModel: only then does the file contain the signature with its names.
+    # Convert from a SavedModel, because otherwise the signature and its names would be missing.
     with tempfile.TemporaryDirectory() as directory:
         holder = tf.Module()
         holder.captured = list(function.variables)
@@ -94,7 +94,7 @@ def _convert(module: ServingModule, quantize: bool) -> bytes:
 
 @contextlib.contextmanager
 def _without_stderr() -> Iterator[None]:
-    """Hides the statistics that the converter's C++ code prints to stderr; errors still raise."""
+    """Suppresses statistics that the converter's C++ code prints to stderr; errors still raise."""
     saved = os.dup(2)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
@@ -106,8 +106,8 @@ def _without_stderr() -> Iterator[None]:
 
 
 def _differences(model: bytes, module: ServingModule) -> dict[str, float]:
-    """Returns the largest difference between each output of the TFLite model and the module's."""
-    with warnings.catch_warnings():  # of a move to another package, which 2.21 does not have yet
+    """Returns the largest difference between the TFLite model and the module, by output."""
+    with warnings.catch_warnings():  # about a replacement that 2.21 does not contain yet
         warnings.filterwarnings("ignore", message="(?s).*Interpreter is deprecated")
         runner = tf.lite.Interpreter(model_content=model).get_signature_runner()
     position = np.arange(module.max_seq_length)

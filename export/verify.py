@@ -1,11 +1,12 @@
-"""Checks that an export, without any of our code, answers like the model in memory.
+"""Verifies that an export works without our code and has the same outputs as the model in memory.
 
-A fresh process loads the SavedModel with TensorFlow and tensorflow-text alone and answers a fixed
-set of requests. Its answers must equal the answers of the model in memory. Answers to texts are
-computed there eagerly, with the Python tokenizer. Question answering also needs the positions of
-pieces: its expected answers come from the functions that were saved.
+A new process loads the SavedModel with only TensorFlow and tensorflow-text and runs a fixed set of
+requests. The outputs must equal the outputs of the model in memory. For texts, the model in memory
+runs eagerly and uses the Python tokenizer. For question answering, which also needs the positions
+of pieces, the saved functions are used instead.
 
-An export in bfloat16 must answer like the saved functions, and nearly like the float32 model.
+A bfloat16 export must have the same outputs as the saved functions, and approximately the same
+outputs as the float32 model.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ import numpy as np
 import tensorflow as tf
 
 TOLERANCE = 1e-5  # absolute and relative
-# Limit of an output's relative error: the root mean square of the difference from the float32
-# model, divided by max(1, root mean square of the output). The error of albert_base is about 0.01.
+# Maximum relative error of an output, which is the root mean square of the difference from the
+# float32 model, divided by max(1, root mean square of the output). albert_base has about 0.01.
 BFLOAT16_TOLERANCE = 0.05
 _IMPOSSIBLE = 1e20  # scores of impossible answers have a larger absolute value
 
 _LONG = "One sentence, said again and again, is longer than any table of positions. " * 99
-# Pairs of a text and a second text.
+# Pairs of texts. The second text may be empty.
 _TEXTS: list[tuple[str | bytes, str | bytes]] = [
     ("The [MASK] function returns an array.", "It takes no arguments."),
     ("Das Mädchen lief über die Straße, [MASK] es war spät[MASK].", ""),
@@ -49,19 +50,19 @@ _LONG_TEXTS = [(_LONG, "short"), ("short", _LONG), (_LONG + "[MASK]", _LONG), ("
 
 
 def verify(saved_model: str, module, functions: dict, exact=None) -> float:
-    """Compares a SavedModel, loaded in a fresh process, with the ServingModule in memory.
+    """Compares a SavedModel, loaded in a new process, with the ServingModule in memory.
 
-    `functions` has the module's function for each signature. For a module in bfloat16, `exact` is
-    the same module in float32. Returns the largest difference between two numbers, or with `exact`
-    the largest error as BFLOAT16_TOLERANCE defines it. Raises a RuntimeError if answers differ, or
-    if the process fails or imports our code.
+    `functions` maps signature names to the module's functions. For a bfloat16 module, `exact` is
+    the same module in float32. Returns the largest absolute difference or, with `exact`, the
+    largest relative error as defined at BFLOAT16_TOLERANCE. Raises a RuntimeError if outputs
+    differ, or if the process fails or imports our code.
     """
     questions = _questions(module, functions)
     answers = _in_fresh_process(os.path.abspath(saved_model), questions)
     if exact is None:
         expected = _expected(module, functions, questions)
         return max(map(_difference, questions, expected, answers))
-    # The saved functions, because eager gelu rounds to bfloat16; fused into a matmul it does not.
+    # Use the saved functions, because gelu is rounded to bfloat16 if it is not fused with a matmul.
     for triple in zip(questions, _answers(functions, questions), answers):
         _difference(*triple)
     expected = _expected(exact, exact.functions(), questions)
@@ -78,13 +79,13 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
 
 
 def _in_fresh_process(saved_model: str, questions: list[tuple[str, dict]]) -> list[dict]:
-    """Returns the answers of `_main` in a process that cannot import our code."""
+    """Runs `_main` in a new process that cannot import our code, and returns the answers."""
     with tempfile.TemporaryDirectory() as directory:
         questions_file = os.path.join(directory, "questions")
         answers_file = os.path.join(directory, "answers")
         with open(questions_file, "wb") as file:
             pickle.dump(questions, file)
-        # Start with runpy in a temporary directory, so that our code is not on the module path.
+        # Run with runpy in a temporary directory, so that our code is not on sys.path.
         start = (
             "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
         )
@@ -103,7 +104,7 @@ def _in_fresh_process(saved_model: str, questions: list[tuple[str, dict]]) -> li
 
 
 def _expected(module, functions: dict, questions: list[tuple[str, dict]]) -> list[dict]:
-    """Returns a module's own answers; answers texts eagerly, with the Python tokenizer."""
+    """Computes the outputs of a module; for texts eagerly and with the Python tokenizer."""
     if not module.has_python_tokenizer:
         return _answers(functions, questions)
     methods = {
@@ -122,7 +123,7 @@ def _expected(module, functions: dict, questions: list[tuple[str, dict]]) -> lis
 
 
 class _PythonTokenizer:
-    """An AlbertTokenizer with the interface of InGraphTokenizer."""
+    """Wraps an AlbertTokenizer with the interface of InGraphTokenizer."""
 
     def __init__(self, tokenizer):
         self._tokenizer = tokenizer
@@ -141,11 +142,11 @@ def _decoded(texts: tf.Tensor) -> list[str]:
 
 
 def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """Returns (signature name, inputs) pairs: short, long and empty batches for each signature.
+    """Returns (signature name, inputs) pairs with short, long and empty batches per signature.
 
-    Texts are fixed, ids are random.
+    Texts are fixed. Ids are random.
     """
-    # Imported here, because the fresh process runs this file and cannot import them.
+    # Imported here, because the new process also runs this file and cannot import our code.
     from albert_tf.text.packing import FEATURES
     from .records import serialize
 
@@ -158,7 +159,7 @@ def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]
         "segment_ids": real * (np.arange(11) >= 5).astype(np.int32),
         "mlm_positions": rng.randint(0, 11, [3, 2]).astype(np.int32),
     }
-    # In a record of several sequences each must begin with [CLS].
+    # If a record contains several sequences, each must start with [CLS].
     ids["input_ids"][:, 0] = module.served.tokenizer.cls_id
     choices = module.sizes.get("choices", 1)
     # Three examples, each with one sequence per choice.
@@ -181,9 +182,9 @@ def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]
 
 
 def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, np.ndarray]:
-    """Returns the text inputs of all kinds, by name: [rows, ...]."""
+    """Returns a dict of the text inputs of all kinds, each of shape [rows, ...]."""
     first, second = (np.array(column, object) for column in (texts, pairs))
-    # With equal choices the answer would be ambiguous: number the choices beyond the texts.
+    # Append a number to repeated texts, because equal choices would make the answer ambiguous.
     options = [
         [f"{text} {i}" if i >= len(texts) else text for text in np.roll(first, -i)]
         for i in range(choices)
@@ -199,7 +200,7 @@ def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, np.ndarray]:
 
 
 def _padded(rows: list[list]) -> np.ndarray:
-    """Returns rows of words as a table, object [rows, words]; fills up shorter rows with ""."""
+    """Converts rows of words to an object array [rows, words]; pads shorter rows with ""."""
     table = np.full([len(rows), max(map(len, rows), default=1)], "", object)
     for places, row in zip(table, rows):
         places[: len(row)] = row
@@ -215,7 +216,7 @@ def _answers(functions: dict, questions: list[tuple[str, dict[str, np.ndarray]]]
             for name, value in inputs.items()
         }
         answer = {name: t.numpy() for name, t in functions[signature](**tensors).items()}
-        if "vocab_file" in answer:  # paths differ, so compare the content
+        if "vocab_file" in answer:  # compare the content, because paths differ
             with tf.io.gfile.GFile(answer["vocab_file"], "rb") as file:
                 answer["vocab_file"] = np.array(file.read(), object)
         answers.append(answer)
@@ -223,7 +224,7 @@ def _answers(functions: dict, questions: list[tuple[str, dict[str, np.ndarray]]]
 
 
 def _difference(question: tuple[str, dict], expected: dict, answer: dict) -> float:
-    """Returns the largest difference of two answers; raises a RuntimeError above the tolerance."""
+    """Returns the largest difference between outputs; raises a RuntimeError above TOLERANCE."""
     largest = 0.0
     expected, answer = _with_probabilities_apart(expected), _with_probabilities_apart(answer)
     if expected.keys() != answer.keys():
@@ -247,7 +248,7 @@ def _difference(question: tuple[str, dict], expected: dict, answer: dict) -> flo
 
 
 def _with_probabilities_apart(outputs: dict) -> dict:
-    """Moves the probabilities in `spans` to an output of numbers, whose last digits may differ."""
+    """Moves the probabilities in `spans` to a numeric output, which may differ by rounding."""
     if "spans" not in outputs:
         return outputs
     rows = [json.loads(row) for row in outputs["spans"]]
@@ -260,7 +261,7 @@ def _with_probabilities_apart(outputs: dict) -> dict:
 
 
 def _rounding(expected: dict, answer: dict) -> float:
-    """Returns the largest error of an answer's outputs, as BFLOAT16_TOLERANCE defines it."""
+    """Returns the largest relative error of all outputs, as defined at BFLOAT16_TOLERANCE."""
     differences = [0.0]
     for name, exact in expected.items():
         if exact.dtype.kind != "f":
@@ -270,23 +271,23 @@ def _rounding(expected: dict, answer: dict) -> float:
             exact, given = exact[compared].astype(np.float64), answer[name][compared]
             scale = max(1.0, np.mean(np.square(exact)))
             differences.append(np.sqrt(np.mean(np.square(given - exact)) / scale))
-    return float(np.max(differences))  # NaN if there is one
+    return float(np.max(differences))  # NaN if any value is NaN
 
 
 def _certain_ranks(probabilities: np.ndarray) -> np.ndarray:
-    """Returns which ranks rounding cannot swap, bool of the same shape; false for the last rank."""
+    """Returns True for ranks that rounding cannot swap (same shape); False for the last rank."""
     gaps = np.diff(-probabilities, axis=-1) > TOLERANCE
     edge = np.ones_like(gaps[..., :1])
     return np.concatenate([edge, gaps], -1) & np.concatenate([gaps, ~edge], -1)
 
 
 def _main(saved_model: str, questions_file: str, answers_file: str) -> None:
-    """Answers the questions; runs in the fresh process."""
+    """Runs all requests in the new process and saves the outputs."""
     for name in ("albert_tf", "pipelines", "export"):
-        # None makes an import fail, even of an installed package. Typeshed declares modules only.
+        # None makes imports fail, even if the package is installed. Typeshed does not allow None.
         sys.modules[name] = None  # type: ignore[assignment]
 
-    import tensorflow_text  # noqa: F401  The model's operations; TF Serving has them built in.
+    import tensorflow_text  # noqa: F401  Registers ops that are built into TF Serving.
 
     with open(questions_file, "rb") as file:
         questions = pickle.load(file)

@@ -1,8 +1,8 @@
-"""Writes requests that TF Serving answers before a new version gets its first real request.
+"""Writes warm-up requests, which TF Serving runs before a new version receives other requests.
 
-The first answers of a version are slow: TensorFlow optimizes a signature's graph at its first call
-and prepares matmuls for each new shape. TF Serving replays assets.extra/tf_serving_warmup_requests
-while the previous version still answers.
+The first requests to a version are slow, because TensorFlow optimizes the graph of a signature at
+its first call and prepares matmuls for each new shape. TF Serving replays the file
+assets.extra/tf_serving_warmup_requests while the previous version is still served.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from .signatures import Field, Signature
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
-# (batch size, maximum length) of typical requests. There are few, because a new version waits for
-# them. (TF Serving accepts at most 1,000.)
+# (batch size, maximum length) of typical requests. The list is short, because a new version is not
+# available until all requests have run. (TF Serving accepts at most 1,000.)
 _SHAPES = ((1, 16), (1, 64), (1, 512), (4, 16), (4, 64))
 
-# Size of the dimension `predictions`, which a request may choose.
+# Size of the dimension `predictions`, which depends on the request.
 _PREDICTIONS = 3
 
 
 def write_warmup_requests(
     saved_model: str, signatures: dict[str, Signature], sizes: dict[str, int]
 ) -> None:
-    """Writes the warm-up requests of a SavedModel into its directory.
+    """Writes warm-up requests to the directory of a SavedModel.
 
-    `sizes` has the dimensions that the model fixes, such as "choices".
+    `sizes` contains the dimensions that are fixed by the model, such as "choices".
     """
     path = os.path.join(saved_model, WARMUP_FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
-    # Signatures without inputs compute nothing.
+    # Signatures without inputs need no warm-up.
     asked = [(name, signature) for name, signature in signatures.items() if signature.inputs]
     with tf.io.TFRecordWriter(path) as writer:
         for (name, signature), (batch, seq_len) in itertools.product(asked, _SHAPES):
@@ -46,7 +46,7 @@ def write_warmup_requests(
             dimensions = {**sizes, **chosen, "batch": batch, "seq_len": seq_len}
             log = prediction_log_pb2.PredictionLog()
             request = log.predict_log.request
-            # TF Serving uses only the signature's name; the model is always the one that it loads.
+            # TF Serving ignores the model's name and always uses the model that it is loading.
             request.model_spec.name = "albert"
             request.model_spec.signature_name = name
             for key, field in signature.inputs.items():
@@ -56,10 +56,10 @@ def write_warmup_requests(
 
 
 def _input(name: str, field: Field, dimensions: dict[str, int]) -> np.ndarray:
-    """Returns an input of the right shape; its content does not matter."""
+    """Returns an input of the right shape with arbitrary content."""
     shape = [d if isinstance(d, int) else dimensions[d] for d in field.shape]
     if field.dtype != tf.string:
-        # 1 is valid for every input: a piece id, a real position, segment 1, position 1.
+        # 1 is a valid value of all inputs: a piece id, a mask, a segment id, or a position.
         return np.ones(shape, field.dtype.as_numpy_dtype)
     seq_len = dimensions["seq_len"]
     if name == "examples":
@@ -68,6 +68,7 @@ def _input(name: str, field: Field, dimensions: dict[str, int]) -> np.ndarray:
     elif name == "words":
         text = b"a"
     else:
-        # " a" is one piece in nearly every vocabulary. Half the length each leaves room for pairs.
+        # " a" is one piece in nearly every vocabulary. Only half of seq_len is used, because the
+        # request may contain a pair of texts.
         text = b"[MASK]" + b" a" * (seq_len // 2)
     return np.full(shape, text, object)

@@ -1,7 +1,8 @@
-"""Compares runs: their figures, the settings that differ, and their curves in one picture.
+"""Compares several runs: prints their metrics and differing settings, and plots their curves.
 
-Runs are directories of pipelines.pretrain or pipelines.finetune. A figure of several seeds is their
-median. Figures of pre-training come from the last evaluation on held-out data.
+A run is an output directory of pipelines.pretrain or pipelines.finetune. For fine-tuning with
+several seeds, the median of each metric is printed. For pre-training, the metrics of the last
+evaluation on held-out data are printed.
 
 Examples:
   python -m pipelines.compare --runs='runs/*'
@@ -29,12 +30,12 @@ _EVALUATED = ("dev_", "heldout_masked_lm", "heldout_openings_accuracy", "heldout
 
 
 class ComparedRun(NamedTuple):
-    """What a run recorded.
+    """The recorded settings, metrics and curves of a run.
 
     Attributes:
-      settings: the content of run.json.
-      figures: name -> figure.
-      curves: the entries of metrics.jsonl; one list for each seed of fine-tuning.
+      settings: content of run.json.
+      figures: dict mapping the name of a metric to its value.
+      curves: entries of metrics.jsonl. Fine-tuning has one list per seed.
     """
 
     path: str
@@ -44,24 +45,24 @@ class ComparedRun(NamedTuple):
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
-    flags.DEFINE_list("runs", None, "Directories of runs, or patterns of them.", required=True)
-    flags.DEFINE_string("output", None, "The curves are drawn into this PNG.")
+    """Defines the flags of this program. Other programs may use the same flag names."""
+    flags.DEFINE_list("runs", None, "Directories of runs, or glob patterns.", required=True)
+    flags.DEFINE_string("output", None, "PNG file to which the curves are written.")
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     compare(FLAGS.runs, FLAGS.output)
 
 
 def compare(patterns: Sequence[str], output: str | None = None) -> list[ComparedRun]:
-    """Prints and returns what the runs recorded; directories that hold no run are left out.
+    """Prints a comparison of the runs and returns them. Skips directories that contain no run.
 
     Raises:
-      UserError: if there is no run.
+      UserError: if no run is found.
     """
     paths = [path for pattern in patterns for path in sorted(tf.io.gfile.glob(pattern.rstrip("/")))]
-    # Record jobs and predictions have a run.json, too.
+    # Other jobs also write a run.json, but without num_train_steps.
     runs = [_read(path) for path in paths if "num_train_steps" in recorded_settings(path)]
     if not runs:
         raise UserError(
@@ -106,7 +107,7 @@ def _read(path: str) -> ComparedRun:
 
 
 def _print_table(title: str, rows: Mapping[str, Sequence[Any]]) -> None:
-    """Prints a line for each name, with a column for each run."""
+    """Prints a table with one row per name and one column per run."""
     print(f"\n{title}")
     for name, values in rows.items():
         print(f"  {name:<32}" + "".join(f"{_cell(value):>14}" for value in values))
@@ -115,14 +116,14 @@ def _print_table(title: str, rows: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _cell(value: Any) -> str:
-    """Returns at most 13 characters; learning rates keep all their digits."""
+    """Formats a value in at most 13 characters. Values below 0.01 are not rounded."""
     is_figure = isinstance(value, float) and abs(value) > 0.01
     text = f"{value:.4f}" if is_figure else str(value)
     return text if len(text) < 14 else f"{text[:12]}~"
 
 
 def _draw(runs: Sequence[ComparedRun], path: str) -> str:
-    """Draws training loss and evaluated metrics, a colour for each run; returns the path."""
+    """Plots training loss and evaluation metrics, with one colour per run. Returns the path."""
     entries = [entry for run in runs for curve in run.curves for entry in curve]
     names = dict.fromkeys(n for entry in entries for n in entry if n.startswith(_EVALUATED))
     panels = ["loss", *names]
@@ -141,7 +142,7 @@ def _draw(runs: Sequence[ComparedRun], path: str) -> str:
         title = "training loss" if name == "loss" else name.replace("_", " ")
         axis.set_title(title, parse_math=False)
         axis.set_xlabel("examples")
-        axis.locator_params(axis="x", nbins=6, integer=True)  # else long numbers overlap
+        axis.locator_params(axis="x", nbins=6, integer=True)  # avoids overlapping labels
         axis.grid(alpha=0.3)
     for axis in list(axes.flat)[len(panels) :]:
         axis.set_axis_off()

@@ -1,6 +1,6 @@
-"""Converts published ALBERTs and BERTs to model directories, and models to published formats.
+"""Converts ALBERT and BERT models from published formats to this project's format, and back.
 
---input is recognised by its files:
+The format of --input is detected from its files:
   a checkpoint of Google's code   prefix or directory: model.ckpt-best.index, albert_config.json
                                   (BERT: bert_model.ckpt.index, bert_config.json)
   a TF-Hub module                 directory: saved_model.pb, variables/, assets/; or by its URL,
@@ -12,10 +12,11 @@
   a model directory of this project, or one of its checkpoints
   a fine-tuned model              OUTPUT_DIR/seed_N of pipelines.finetune, or a classifier, token
                                   classifier, QA or multiple-choice model of transformers
-The default vocabulary is the SentencePiece model or WordPiece vocabulary (vocab*.txt, as in
-Google's Chinese models) in --input. A variable that --input lacks, or that the model cannot use, is
-an error unless --allow_missing or --allow_unused matches its name. Hugging Face's AlbertForMaskedLM
-has no pooler and no sentence-order head: both are initialised, and a note is printed.
+The default vocabulary is the SentencePiece model or WordPiece vocabulary in --input (vocab*.txt, as
+in Google's Chinese models). A variable that is missing from --input is an error, unless
+--allow_missing matches its name. A variable that the model does not use is an error, unless
+--allow_unused matches its name. Hugging Face's AlbertForMaskedLM has neither a pooler nor a
+sentence-order head. Both are initialised, and a note is printed.
 
 Examples:
   python -m pipelines.convert_checkpoint --input=albert_base_v2 --output_dir=models/base
@@ -45,26 +46,26 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
-    flags.DEFINE_string("input", None, "The model to convert.", required=True)
-    flags.DEFINE_string("output_dir", None, "Output directory; must not exist.", required=True)
+    """Defines the flags of this program. Other programs may use the same flag names."""
+    flags.DEFINE_string("input", None, "Model to convert.", required=True)
+    flags.DEFINE_string("output_dir", None, "Output directory. Must not exist.", required=True)
     flags.DEFINE_enum("output_format", "albert_tf", FORMATS, "Format of the output.")
     flags.DEFINE_string(
         "spm_model_file", None, "Vocabulary (.model or .txt). Default: the one in --input."
     )
     flags.DEFINE_bool(
-        "do_lower_case", None, "Whether to lower-case text. Default: the input's setting, else yes."
+        "do_lower_case", None, "Whether to lower-case text. Default: as in --input, or else true."
     )
     flags.DEFINE_string(
-        "allow_missing", None, "Initialise missing variables that match this regular expression."
+        "allow_missing", None, "Initialise missing variables whose names match this regex."
     )
     flags.DEFINE_string(
-        "allow_unused", None, "Ignore variables of --input that match this regular expression."
+        "allow_unused", None, "Ignore unused variables whose names match this regex."
     )
     flags.DEFINE_string(
         "target_vocab",
         None,
-        "New vocabulary for a pre-trained model; pieces in both keep their embeddings.",
+        "New vocabulary for a pre-trained model. Pieces that are in both keep their embeddings.",
     )
     flags.DEFINE_bool(
         "has_pairs", False, "Whether a Hugging Face classifier was trained on pairs of texts."
@@ -72,7 +73,7 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     for name in ("allow_missing", "allow_unused"):
         try:
             re.compile(FLAGS[name].value or "")

@@ -1,20 +1,21 @@
-r"""Tokenizes a corpus into the segment records that pre-training reads.
+r"""Tokenizes a text corpus and writes it as segment records for pre-training.
 
-Input is UTF-8 text. --input_format sets its layout; the default is one sentence per line and a
-blank line between documents. .gz, .bz2, .xz and .zst files are decompressed. No text is lost: a
-sentence that does not fit into a segment opens the next one. Only a sentence longer than a segment
-is cut. Records have no masks and no order labels: training draws both anew at every epoch. A share
-of the documents is held out. --remove_duplicates skips documents with the same letters and digits
-as an earlier one.
+The input is UTF-8 text. --input_format sets its layout. By default, each line is a sentence and a
+blank line ends a document. .gz, .bz2, .xz and .zst files are decompressed. If a sentence does not
+fit into a segment, it starts the next segment, so no text is lost. Only sentences that are longer
+than a segment are split. Records contain no masks and no order labels, because training draws both
+anew in every epoch. A fraction of the documents is held out for evaluation. --remove_duplicates
+skips documents that have the same letters and digits as an earlier document.
 
-The text is divided into some 128 units of work, of 500 kB to --shard_bytes each. Large files are
-cut into byte ranges; small files share a unit. A compressed file is not cut, and one worker reads a
-document to its end. Each unit becomes one shard per split; a big compressed file becomes several.
-The number of workers does not change the records. After a crash, the same command resumes and
-repeats no finished unit. manifest.json, written last, lists the shards and their counts.
+The text is divided into about 128 units of work, each of 500 kB to --shard_bytes. Large files are
+split into byte ranges. Small files are grouped into units. A compressed file or a document is not
+split between workers. Each unit is written as one shard per split, or as several shards for a large
+compressed file. The records do not depend on the number of workers. After a crash, run the same
+command again to resume. Finished units are skipped. manifest.json, which is written last, lists the
+shards and their counts.
 
---format=reference also draws masked examples from the segments, in the format of the reference's
-create_pretraining_data.py, for other programs. The segments are in OUTPUT_DIR/segments.
+--format=reference also writes masked examples for other programs, in the format of the reference's
+create_pretraining_data.py. The segments are then in OUTPUT_DIR/segments.
 
 Examples:
   python -m pipelines.create_pretraining_data --input_file='corpus/*.txt' \
@@ -54,21 +55,21 @@ from .data.vocabulary_settings import resolve_lower_case
 
 FLAGS = flags.FLAGS
 
-# Bytes of a record per piece, measured on English novels.
+# Average record size in bytes per piece, measured on English novels.
 _BYTES_PER_PIECE = 1.8
-# The plan's estimate reads _SAMPLE_SENTENCES sentences at each of _SAMPLE_PLACES places.
+# To estimate the job's size, _SAMPLE_SENTENCES sentences are read at _SAMPLE_PLACES places.
 _SAMPLE_PLACES = 16
 _SAMPLE_SENTENCES = 64
-_SAMPLE_BYTES = 1_000_000  # per place, only documents that begin in its first bytes are read
-_SAMPLE_COMPRESSED_BYTES = 8_000_000  # limit for all sampled files together, decompressed
-# A text is cut into _NUM_UNITS units of _MIN_UNIT_BYTES to --shard_bytes each: enough for 64 cores.
-# The number must not depend on the machine, because the units change the records.
+_SAMPLE_BYTES = 1_000_000  # per place, only documents that start in the first 1 MB are read
+_SAMPLE_COMPRESSED_BYTES = 8_000_000  # total limit for all compressed files, after decompression
+# A text is divided into about _NUM_UNITS units, which is enough for 64 cores. This number must not
+# depend on the machine, because the records depend on the units.
 _NUM_UNITS = 128
 _MIN_UNIT_BYTES = 500_000
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
+    """Defines the flags of this program. Other programs may use the same flag names."""
     job_directory.define_flags()
     corpus.define_flags()
     define_settings_flags(Settings, do_lower_case=None, max_seq_length=512)
@@ -76,13 +77,13 @@ def define_flags() -> None:
         "format",
         "segments",
         ["segments", "reference"],
-        "segments: training draws the masks. reference: masked examples as the reference writes.",
+        "segments: training draws the masks. reference: also write masked examples.",
     )
     flags.DEFINE_integer(
         "dupe_factor",
         10,
-        "With --format=reference: masked copies of each training segment. The reference makes 40, "
-        "which needs four times the disk space; its users found 10 sufficient.",
+        "Number of masked copies of each training segment, for --format=reference. The reference "
+        "makes 40, which needs four times the disk space. Its users found 10 sufficient.",
         lower_bound=1,
     )
     define_settings_flags(ExampleOptions)
@@ -90,7 +91,7 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     if FLAGS.format == "segments":
         of_masks = ["dupe_factor", *flag_names(ExampleOptions)]
         if given := [f"--{name}" for name in of_masks if FLAGS[name].present]:
@@ -122,14 +123,14 @@ def main(_) -> None:
 
 
 def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Manifest:
-    """Writes the records of a corpus; skips units that an earlier run finished.
+    """Writes the records of a corpus. Skips units that an earlier call finished.
 
-    The output directory gets the shards, the manifest and, in `units`, a file for each finished
-    unit.
+    Writes the shards and the manifest to the output directory, and one file per finished unit to
+    its sub-directory `units`.
 
     Raises:
-      UserError: if the text is empty or unreadable, or the output directory holds records of other
-        settings or text.
+      UserError: if the text is empty or unreadable, or if the output directory contains records of
+        other text or with other settings.
     """
     output_dir = settings.output_dir
     tokenizer = AlbertTokenizer(settings.spm_model_file, settings.do_lower_case)
@@ -163,10 +164,10 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
 def create_reference_examples(
     settings: Settings, options: ExampleOptions, dupe_factor: int, workers: beam_job.Workers
 ) -> ReferenceManifest:
-    """Writes segment records into OUTPUT_DIR/segments and draws static examples from them.
+    """Writes segments to OUTPUT_DIR/segments, and static masked examples made from them.
 
-    `options` define how segments become examples. Each of the `dupe_factor` passes over the
-    training segments draws new masks. Errors are as in `create_pretraining_data`.
+    `options` define how examples are made from segments. Each of the `dupe_factor` passes over the
+    training segments draws new masks. Raises the same errors as `create_pretraining_data`.
     """
     output_dir = settings.output_dir
     job_directory.claim(output_dir, {**options.identity(), "dupe_factor": dupe_factor})
@@ -203,10 +204,10 @@ def create_reference_examples(
 
 
 def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[TextUnit]:
-    """Cuts large files into byte ranges and groups small files into units.
+    """Splits large files into byte ranges and groups small files into units.
 
-    A unit has at most a 128th of the text, or 500 kB if this is more; `shard_bytes` limits both.
-    Larger files are cut into ranges of equal size. Compressed files are not cut.
+    The maximum size of a unit is min(shard_bytes, max(total / 128, 500 kB)). Larger files are split
+    into ranges of equal size. Compressed files are never split, so their units may be larger.
     """
     enough = min(shard_bytes, max(sum(sizes.values()) // _NUM_UNITS, _MIN_UNIT_BYTES))
     units: list[list[Range]] = []
@@ -235,7 +236,7 @@ def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[TextUnit]:
 def _find_duplicates(
     units: Sequence[TextUnit], settings: Settings, workers: beam_job.Workers
 ) -> list[str]:
-    """Writes lists of the duplicate documents; returns the paths of these lists."""
+    """Writes lists of the duplicate documents, and returns the paths of these lists."""
     job = settings.output_dir, workers
     work = functools.partial(hash_unit, settings=settings)
     hash_files = unit_job.run_units("looking for duplicates", work, units, *job, "hashes")
@@ -250,7 +251,7 @@ def _identity(
     sizes: dict[str, int],
     units: Sequence[TextUnit],
 ) -> dict:
-    """Returns the values that must be equal for a job to resume in a directory of records."""
+    """Returns the values that must not change if a job is resumed in its output directory."""
     identity = {**dataclasses.asdict(settings), **settings.text_format.identity()}
     del identity["text_format"], identity["output_dir"]
     ranges = json.dumps([unit.ranges for unit in units])
@@ -258,9 +259,9 @@ def _identity(
         **identity,
         "spm_model_file": f"SHA-256 {tokenizer.sha256[:16]}",
         "input_file": job_directory.describe_files(sizes, sizes),
-        # Another version may cut the same text into other units, whose shards must not be mixed.
+        # Other versions may divide the text into other units. Their shards must not be mixed.
         "units": f"{len(units)}, ranges {hashlib.sha256(ranges.encode()).hexdigest()[:8]}",
-        # All records of a directory must come from one version of the code.
+        # All records of a directory must be written by the same version of the code.
         "code_version": albert_tf.__version__,
         "draws": DRAWS,
     }
@@ -269,7 +270,7 @@ def _identity(
 def _collect(
     markers: Sequence[dict], settings: Settings, tokenizer: AlbertTokenizer
 ) -> SegmentManifest:
-    """Returns the manifest of all units from their markers; raises a UserError if all are empty."""
+    """Merges the markers of all units into a manifest. Raises a UserError if all are empty."""
     totals = {name: sum(marker[name] for marker in markers) for name in COUNTS}
     if not totals["pieces"]:
         raise UserError(
@@ -293,7 +294,7 @@ def _collect(
 def _print_plan(
     sizes: dict[str, int], units: Sequence[TextUnit], settings: Settings, tokenizer: AlbertTokenizer
 ) -> None:
-    """Prints the plan of the job; estimates the number of records from a sample of the text."""
+    """Prints the plan of the job, with a number of records estimated from a sample of the text."""
     compressed = [path for path in sizes if is_compressed(path)]
     sampled = compressed[:: -(-len(compressed) // _SAMPLE_PLACES) or 1]
     ratio = sum(map(expansion, sampled)) / max(len(sampled), 1)
@@ -321,13 +322,13 @@ def _print_plan(
 def _pieces_per_byte(
     units: Sequence[TextUnit], text_format: corpus.TextFormat, tokenizer: AlbertTokenizer
 ) -> float:
-    """Estimates the pieces per byte of text, as the mean over sampled places of the text."""
-    # For this estimate a single blank line may end a document: only sentences must be whole.
+    """Estimates the number of pieces per byte of text, as the mean over several sampled places."""
+    # For this estimate, one blank line may end a document. Only sentences must be complete.
     text_format = dataclasses.replace(text_format, document_blank_lines=1)
     of_places = []
     for found in _sampled_places(units, text_format):
-        # Document offsets also count the bytes that the format adds to the text. The first and the
-        # last document may be incomplete, so they are not counted.
+        # Document offsets include the bytes that the format adds to the text. The first and the
+        # last document are excluded, because they may be incomplete.
         offsets = [sentence.document_offset for sentence in found]
         whole = [s for s in found if offsets[0] < s.document_offset < offsets[-1]]
         if whole:
@@ -342,13 +343,13 @@ def _pieces_per_byte(
 def _sampled_places(
     units: Sequence[TextUnit], text_format: corpus.TextFormat
 ) -> Iterator[list[corpus.Sentence]]:
-    """Yields the first sentences at each sampled place; skips places without sentences."""
+    """Yields a list of sentences for each sampled place. Skips places without sentences."""
     num_places = min(_SAMPLE_PLACES, len(units))
     for unit in (units[len(units) * i // num_places] for i in range(num_places)):
         source, begin, end = unit.ranges[0]
         places, distance = 1, 0
         if is_compressed(source):
-            # A compressed file cannot seek. It is read from its beginning up to a limit, and
+            # A compressed file is not seekable. It is read from the start up to a limit, and
             # sampled every `distance` characters.
             begin, end = 0, None
             places = max(-(-_SAMPLE_PLACES // num_places), 4)

@@ -1,12 +1,12 @@
 """Evaluates a pre-trained ALBERT on records that it was not trained on.
 
-Prints masked-LM loss and accuracy; the baseline is always predicting the most frequent piece on the
-same masks. Prints sentence-order accuracy with 95 % intervals, separately for pairs that open a
-document and for pairs inside documents. Its three baselines are classifiers that see only sentence
-lengths, only the first words of each part, or only how far words at the ends of both parts overlap.
-If a model beats all three, it must be comparing the two parts. As a control, write records of the
-same text with --shuffle_sentences: order accuracies must then be at chance. Every call uses the
-same masks. The metrics are also stored in MODEL_DIR/evaluations.
+Prints masked-LM loss and accuracy. The baseline always predicts the most frequent piece on the same
+masks. Prints sentence-order accuracy with 95 % intervals, separately for pairs at the start of a
+document and for pairs inside documents. Three baseline classifiers see only sentence lengths, only
+the first words of each part, or only the word overlap at the ends of the parts. If a model beats
+all three, it must be comparing the two parts. As a control, evaluate on records of the same text
+that were written with --shuffle_sentences. The order accuracies must then be at chance level. The
+masks are the same in all calls. The metrics are also saved in MODEL_DIR/evaluations.
 
 Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records
@@ -42,24 +42,24 @@ from .training.heldout import check_heldout_split, make_scoring
 
 FLAGS = flags.FLAGS
 
-_MOVEMENTS = {"l2_distance": "L2 distance", "degrees": "degrees"}  # Fig. 1 of the paper
+_MOVEMENTS = {"l2_distance": "L2 distance", "degrees": "degrees"}  # Source: Fig. 1 of the paper
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """The model, the records and the options of an evaluation."""
+    """The model, records and options of an evaluation."""
 
     checkpoint: str = setting(flags.DEFINE_string, "A model directory or one of its checkpoints.")
-    record_dir: str = setting(flags.DEFINE_string, "Records of create_pretraining_data.")
+    record_dir: str = setting(flags.DEFINE_string, "Record directory to evaluate on.")
     split: str = setting(
-        flags.DEFINE_enum, "Records to score.", "heldout", enum_values=["heldout", "train"]
+        flags.DEFINE_enum, "Split to evaluate on.", "heldout", enum_values=["heldout", "train"]
     )
     max_seq_length: int | None = setting(
         program.define_max_seq_length, "Default: as in the records.", None
     )
     sentence_objective: str = setting(
         flags.DEFINE_enum,
-        "Sentence objective to score.",
+        "Sentence objective to evaluate.",
         "sop",
         enum_values=list(SENTENCE_OBJECTIVES),
     )
@@ -67,17 +67,17 @@ class Evaluation:
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
+    """Defines the flags of this program. Other programs may use the same flag names."""
     define_settings_flags(Evaluation)
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     print(report(evaluate(settings_from_flags(Evaluation))))
 
 
 def evaluate(settings: Evaluation) -> dict:
-    """Scores each example of a split once, or reads an earlier result; returns metrics by name."""
+    """Evaluates on all examples of a split, or reads an earlier result. Returns the metrics."""
     record_dir, split = settings.record_dir, settings.split
     manifest = Manifest.read(record_dir)
     model_dir, prefix = model_directory.find_checkpoint(settings.checkpoint)
@@ -96,7 +96,7 @@ def evaluate(settings: Evaluation) -> dict:
         check_heldout_split(model_dir, manifest.heldout_split)
     question = _question(manifest, prefix, config, options, split)
     parts = (question["checkpoint"], split, options.sentence_objective, question["records"][:8])
-    # An earlier result counts only if all values that the metrics depend on are the same.
+    # Reuse an earlier result only if all values that the metrics depend on are unchanged.
     kept = os.path.join(model_dir, "evaluations", f"{'-'.join(parts)}.json")
     result = files.read_json_if_exists(kept)
     if all(result.get(key) == value for key, value in question.items()):
@@ -139,13 +139,13 @@ def _question(
         "max_seq_length": options.max_seq_length,
         "sentence_objective": options.sentence_objective,
         "draws": DRAWS,
-        # Another version may compute other metrics.
+        # Other versions may compute other metrics.
         "code_version": albert_tf.__version__,
     }
 
 
 def _figures(totals: dict, baselines: dict, tokenizer: AlbertTokenizer) -> dict:
-    """Returns metrics and baselines; `totals` are the sums of make_scoring."""
+    """Computes metrics and baselines. `totals` are the sums of make_scoring."""
     sums, targets = totals["losses"], totals["targets"]
     order = sums["sentence_order"]
     kinds = metrics.order_kinds(sums) or {
@@ -168,7 +168,7 @@ def _figures(totals: dict, baselines: dict, tokenizer: AlbertTokenizer) -> dict:
 
 
 def _order_figures(correct: float, pairs: float, baselines: dict) -> dict:
-    """Returns the accuracies of the model and of the baselines on one kind of pair."""
+    """Returns the accuracies of the model and the baselines on one kind of pair."""
     return {
         "pairs": int(pairs),
         "accuracy": correct / pairs,
@@ -178,7 +178,7 @@ def _order_figures(correct: float, pairs: float, baselines: dict) -> dict:
 
 
 def report(result: dict) -> str:
-    """Formats the metrics of an evaluation."""
+    """Formats the output of `evaluate`."""
     baseline = result["most_frequent_accuracy"]
     times = result["masked_lm_accuracy"] / baseline if baseline else float("inf")
     lines = [

@@ -1,26 +1,27 @@
 """Fine-tunes an ALBERT on GLUE, SQuAD, RACE or your own data, and scores it on the dev set.
 
 Reads the task's standard files from --data_dir, or tables from --train_file, --dev_file and
---test_file. Each seed of --random_seeds is a run of its own. OUTPUT_DIR/seed_N holds the weights
-with the best dev metric, metrics.jsonl, TensorBoard curves, and predictions in the task's format,
-which the GLUE and SQuAD sites accept. OUTPUT_DIR/results.json has the metrics of all seeds and
-their median. Run the same command again to resume a killed run. A finished run only predicts new
-files, such as another --test_file; pipelines.predict needs no training data.
+--test_file. Trains one model per seed in --random_seeds. OUTPUT_DIR/seed_N has the weights with the
+best dev metric, metrics.jsonl, TensorBoard curves, and predictions in the task's format, which the
+GLUE and SQuAD sites accept. OUTPUT_DIR/results.json has the metrics of all seeds and their median.
+Run the same command again to resume a killed run. If the run is finished, the command only predicts
+new files, such as another --test_file. To predict without training data, use pipelines.predict.
 
---task=glue trains every task whose directory is in --data_dir, into OUTPUT_DIR/TASK, and prints a
-table. All tasks have the same settings: give --num_epochs, because the tasks differ in size.
+--task=glue trains all tasks whose directories are in --data_dir, writes to OUTPUT_DIR/TASK and
+prints a table. All tasks use the same settings. Because they differ in size, give --num_epochs.
 
---learning_rate=1e-4,3e-4 --num_epochs=2,3 trains each combination, with all seeds, into a
-sub-directory such as OUTPUT_DIR/learning_rate_0.0001-num_epochs_2. It prints a table and names the
-best on dev; OUTPUT_DIR/combinations.json has both.
+--learning_rate=1e-4,3e-4 --num_epochs=2,3 trains each combination with all seeds, in a
+sub-directory such as OUTPUT_DIR/learning_rate_0.0001-num_epochs_2. It prints a table and the
+combination with the best dev metric. Both are saved in OUTPUT_DIR/combinations.json.
 
---folds=5 trains on your own data five times, in OUTPUT_DIR/fold_K, each time without a fifth of the
-rows, and predicts that fifth. OUTPUT_DIR has predictions and metrics of all rows together.
+--folds=5 runs 5-fold cross-validation on your own data. The runs are in OUTPUT_DIR/fold_K. Each one
+predicts the fifth of the rows that it was not trained on. OUTPUT_DIR contains the predictions for
+all rows and their metrics.
 
-Tables are .csv, .tsv, .jsonl, .parquet, or .json with an array of objects. .csv and .tsv have the
-csv module's quoting: a cell with a comma, a line end or a quotation mark is enclosed in quotation
-marks, and quotation marks within it are doubled. --quoting=none is for files without quoting.
-Training lasts --num_train_steps, or --num_epochs.
+Tables are .csv, .tsv, .jsonl, .parquet, or .json with an array of objects. .csv and .tsv use the
+quoting of Python's csv module: a cell with a comma, a line end or a quotation mark is enclosed in
+quotation marks, and quotation marks within it are doubled. Use --quoting=none for files without
+quoting. The length of training is set by --num_train_steps or --num_epochs.
 
 Examples:
   python -m pipelines.finetune --flagfile=pipelines/recipes/finetune/rte.flags \\
@@ -88,29 +89,29 @@ FLAGS = flags.FLAGS
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
+    """Defines the flags of this program. Other programs may use the same flag names."""
     job_directory.define_flags()
     define_task_flags()
     flags.DEFINE_string(
         "init_checkpoint",
         None,
         "Initial weights: a model directory, one of its checkpoints, an exported SavedModel, or a "
-        "published model, hf://OWNER/NAME@COMMIT or the URL of one of TF-Hub or Kaggle (converted "
-        "into OUTPUT_DIR/.initial_model). "
-        "Without this flag the weights are random: give --albert_config and --spm_model_file.",
+        "published model (hf://OWNER/NAME@COMMIT, or a URL of TF-Hub or Kaggle). A published model "
+        "is converted to OUTPUT_DIR/.initial_model. Without this flag, the weights are random, and "
+        "--albert_config and --spm_model_file are required.",
     )
     flags.DEFINE_string(
         "albert_config",
         None,
-        f"Without --init_checkpoint: a size ({', '.join(config_lib.NAMES)}) or the path of an "
-        "albert_config.json.",
+        f"Config if --init_checkpoint is unset: a named size ({', '.join(config_lib.NAMES)}) or an "
+        "albert_config.json file.",
     )
-    flags.DEFINE_string("spm_model_file", None, "Without --init_checkpoint: the vocabulary.")
+    flags.DEFINE_string("spm_model_file", None, "Vocabulary if --init_checkpoint is unset.")
     flags.DEFINE_string(
-        "output_dir", None, "Directory of the runs; resumed if it exists.", required=True
+        "output_dir", None, "Output directory. Existing runs are resumed.", required=True
     )
     flags.DEFINE_list(
-        "random_seeds", ["12345"], "Seeds of the new weights, data order and dropout: one run each."
+        "random_seeds", ["12345"], "Seeds of new weights, data order and dropout. One run per seed."
     )
     flags.DEFINE_float(
         "hidden_dropout_prob",
@@ -137,7 +138,7 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     check_steps_flags()
     combinations = _combinations(FLAGS.learning_rate, FLAGS.num_epochs)
     tasks, seeds = create_tasks(FLAGS), _seeds(FLAGS.random_seeds)
@@ -151,7 +152,7 @@ def main(_) -> None:
     )
     strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
     if FLAGS.folds:
-        # The rows that score a fold must not also choose its weights.
+        # The rows on which a fold is scored must not be used to select its weights.
         FLAGS.set_default("eval_steps", 0)
     task, divide = tasks.get(FLAGS.task), None
     if FLAGS.dev_fraction:
@@ -190,9 +191,9 @@ def main(_) -> None:
 
 
 def finetune_each(runs: Mapping[str, dict], arguments: Mapping[str, Any]) -> dict[str, dict]:
-    """Fine-tunes into OUTPUT_DIR/NAME for each name; returns name -> summary.
+    """Fine-tunes several runs in OUTPUT_DIR/NAME. Returns a dict that maps names to summaries.
 
-    `runs` is name -> the arguments of `finetune` in which the run differs from `arguments`.
+    `runs` maps the name of a run to the arguments of `finetune` that override `arguments`.
     """
     seeds = len(arguments["random_seeds"])
     print(f"{len(runs)} runs, {seeds} {'seed' if seeds == 1 else 'seeds'} each: {', '.join(runs)}")
@@ -207,7 +208,7 @@ def finetune_each(runs: Mapping[str, dict], arguments: Mapping[str, Any]) -> dic
 def _combinations(
     learning_rates: Sequence[float], num_epochs: Sequence[float] | None
 ) -> dict[str, FinetuneSettings]:
-    """Returns a directory's name -> settings, for each combination of the values."""
+    """Returns a dict that maps a directory name to settings, for all combinations of values."""
     combinations = {}
     for rate, epochs in itertools.product(learning_rates, num_epochs or [None]):
         name = f"learning_rate_{rate:g}" + (f"-num_epochs_{epochs:g}" if epochs else "")
@@ -234,16 +235,16 @@ def finetune(
     strategy: tf.distribute.Strategy,
     divide: Callable[[list], tuple[list, list]] | None = None,
 ) -> dict:
-    """Fine-tunes once for each seed; returns the content of OUTPUT_DIR/results.json.
+    """Fine-tunes once per seed. Returns the content of OUTPUT_DIR/results.json.
 
-    `divide` divides the training examples into train and dev, if there is no dev file.
+    If there is no dev file, `divide` can split the training examples into train and dev examples.
     """
     settings.check(strategy)
     config, tokenizer, checkpoint, trained_length = initial
     trained_length = trained_length or config.max_position_embeddings
     length = settings.max_seq_length or trained_length
     program.check_max_seq_length(length, config.max_position_embeddings, trained_length)
-    # Tokenize before the first model is created: Keras' seeding invalidates the tokenizer's graph.
+    # Tokenize before a model is created, because Keras' seeding invalidates the tokenizer's graph.
     splits = {
         name: TaskSplit(examples, *task.encode(examples, tokenizer, length, name == "train"))
         for name, examples in _read_splits(task, divide).items()
@@ -260,13 +261,13 @@ def finetune(
     identity.update(origin_of(output_dir, checkpoint))
     if divide:
         identity["dev_division"] = DIVISION
-    # All hosts need equal settings. The two deleted here may change when a run resumes.
+    # All settings must be equal on all hosts. A resumed run may change the two deleted below.
     run = Run(strategy, output_dir, dict(identity))
     del identity["save_checkpoint_steps"], identity["max_bad_batches"]
     with run.hold(identity):
         if run.is_chief:
             _print_plan(task, splits, initial, settings, random_seeds, strategy)
-        # Include seeds of earlier calls: a run's summary must not depend on how it was called.
+        # Include seeds of earlier calls, so that the summary covers all seeds in the directory.
         predicted, stored = what_is_predicted(task, splits), stored_results(output_dir)
         results = {n: kept_results(found, predicted)["metrics"] for n, found in stored.items()}
         for seed in random_seeds:
@@ -282,9 +283,9 @@ def finetune(
 
 
 def cross_validate(folds: int, arguments: Mapping[str, Any]) -> None:
-    """Fine-tunes with each fold as dev set, and scores the first seed on all rows together.
+    """Fine-tunes with each fold as dev set. Scores the first seed's predictions for all rows.
 
-    `arguments` of `finetune` are the same for all folds.
+    `arguments` are the arguments of `finetune` that all folds have in common.
     """
     task, strategy, output_dir = (arguments[n] for n in ("task", "strategy", "output_dir"))
     examples = task.read("train")
@@ -306,15 +307,15 @@ def _identity(
     settings: FinetuneSettings,
     loop: LoopSettings,
 ) -> dict:
-    """Returns all values, apart from the seed, that the weights depend on."""
+    """Returns all values, except the seed, that the final weights depend on."""
     config, checkpoint = initial.config, initial.checkpoint
     return {
         "task": task.name,
         **task.description().model,
         "train": fingerprint(splits["train"]),
-        # The dev set selects the best weights; a test set selects nothing.
+        # The dev set is used to select the best weights. Test sets do not affect the weights.
         "dev": fingerprint(splits["dev"]) if loop.eval_steps else None,
-        # Hashed at every start, even if this seed has checkpoints: the next seed needs the weights.
+        # Hash the weights even if this seed has checkpoints, because the next seed needs them.
         "init_weights": checkpoint and hash_of_weights(checkpoint),
         "vocabulary": initial.tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
@@ -330,7 +331,7 @@ def initial_model(
     hidden_dropout_prob: float | None = None,
     classifier_dropout_prob: float = 0.1,
 ) -> InitialModel:
-    """Returns the initial model that the flags of these names define."""
+    """Returns the initial model. The arguments are the values of the flags with the same names."""
     if init_checkpoint:
         for name, value in (("albert_config", albert_config), ("spm_model_file", spm_model_file)):
             if value:

@@ -1,11 +1,12 @@
-r"""Checks static examples, written by the reference's code, so that training can read them.
+r"""Checks static examples that the reference's code wrote, and indexes them for training.
 
-Reads TFRecord files of google-research/ALBERT's create_pretraining_data.py (files of BERT's code
-need --sentence_objective=nsp). Checks every record: features, lengths, ids within the vocabulary,
-the [CLS] at the front, and masks. Then writes OUTPUT_DIR/manifest.json: OUTPUT_DIR becomes a
---record_dir for pretrain and evaluate. The files are neither copied nor changed, and must stay in
-place. Each of --num_workers processes checks one file at a time; their number does not change the
-manifest. After a crash, the same command resumes and repeats no finished file.
+Reads TFRecord files of google-research/ALBERT's create_pretraining_data.py. For files of BERT's
+code, set --sentence_objective=nsp. Checks the features, lengths, ids, initial [CLS] and
+masks of every record. Then writes OUTPUT_DIR/manifest.json, so that OUTPUT_DIR can be used as
+--record_dir of pretrain and evaluate. The files are not copied or changed, and must not be moved.
+Each of the --num_workers processes checks one file at a time. The manifest does not depend on the
+number of processes. After a crash, run the same command again to resume. Finished files are
+skipped.
 
 Examples:
   python -m pipelines.index_records --input_file='ref/*.tfrecord' --spm_model_file=30k-clean.model \
@@ -37,10 +38,10 @@ FLAGS = flags.FLAGS
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The files to index, their vocabulary and the output directory."""
+    """Files to index, their vocabulary and the output directory."""
 
     input_file: str = setting(flags.DEFINE_string, "TFRecord files: comma-separated paths, globs.")
-    output_dir: str = setting(flags.DEFINE_string, "Directory of the manifest.")
+    output_dir: str = setting(flags.DEFINE_string, "Directory for the manifest.")
     spm_model_file: str = setting(flags.DEFINE_string, "Vocabulary of the files (.model or .txt).")
     heldout_file: str | None = setting(
         flags.DEFINE_string,
@@ -51,21 +52,21 @@ class Settings:
     do_lower_case: bool = setting(flags.DEFINE_bool, "Whether the text was lower-cased.", True)
     sentence_objective: str = setting(
         flags.DEFINE_enum,
-        "Meaning of the records' labels: nsp if they were written with --random_next_sentence.",
+        "Meaning of the labels. Use nsp for records written with --random_next_sentence.",
         "sop",
         enum_values=list(SENTENCE_OBJECTIVES),
     )
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
+    """Defines the flags of this program. Other programs may use the same flag names."""
     job_directory.define_flags()
     define_settings_flags(Settings)
     beam_job.define_flags()
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     beam_job.prepare_environment()
     with job_directory.lock(FLAGS.output_dir):
         index_records(settings_from_flags(Settings), settings_from_flags(beam_job.Workers))
@@ -75,8 +76,8 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceMan
     """Checks static examples and writes their manifest for training.
 
     Raises:
-      UserError: if a file or record is broken or does not match the vocabulary, or the output
-        directory holds other files.
+      UserError: if a file or record is damaged or does not match the vocabulary, or if the output
+        directory contains other files.
     """
     output_dir, spm_model_file = settings.output_dir, settings.spm_model_file
     tokenizer = AlbertTokenizer(spm_model_file, settings.do_lower_case)
@@ -126,7 +127,7 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceMan
 
 
 def plan_units(input_file: str, heldout_file: str | None) -> list[FileUnit]:
-    """Returns the files of both splits; held-out files are removed from the training split."""
+    """Returns one unit per file of both splits. Held-out files are not used for training."""
     heldout = files.match_files(heldout_file, "heldout_file") if heldout_file else []
     not_trained = set(map(files.absolute, heldout))
     given = files.match_files(input_file, "input_file")

@@ -1,13 +1,14 @@
-"""Tests a pre-trained ALBERT on minimal pairs: which of two sentences is the right one?
+"""Evaluates a pre-trained ALBERT on minimal pairs of a right and a wrong sentence.
 
-The model prefers the sentence with the higher pseudo-log-likelihood (albert_tf/scoring.py). Prints
-how often it prefers the right sentence, for each group of pairs and as the mean of all groups, with
-95 % intervals. A tie counts one half; chance is 50 %. With --corpus it also prints a baseline from
-word frequencies alone, and the accuracy on pairs whose words all occur in the corpus. OUTPUT.json
-has all figures, OUTPUT.png one bar per group.
+The model prefers the sentence with the higher pseudo-log-likelihood (see albert_tf/scoring.py).
+Prints how often it prefers the right sentence, for each group of pairs and as the mean over all
+groups, with 95 % intervals. A tie counts as one half, and chance is 50 %. With --corpus, also
+prints the accuracy of a baseline that uses only word frequencies, and the model's accuracy on pairs
+whose words all occur in the corpus. OUTPUT.json contains all results. OUTPUT.png is a chart
+with one bar per group.
 
-A .jsonl, .csv or .tsv file has one pair per row (BLiMP). A .txt file has a pair in two lines, the
-wrong sentence first (Zorro); the file's name is the group.
+In a .jsonl, .csv or .tsv file, each row is a pair (as in BLiMP). In a .txt file, a pair is two
+lines, with the wrong sentence first (as in Zorro), and the name of the file is the group.
 
 Examples:
   python -m pipelines.minimal_pairs --checkpoint=runs/base --corpus='corpus/*.txt' \\
@@ -49,7 +50,7 @@ FLAGS = flags.FLAGS
 
 
 class Pair(NamedTuple):
-    """A right and a wrong sentence that differ in one point, and the group they belong to."""
+    """A right and a wrong sentence that differ in one point, and the name of their group."""
 
     good: str
     bad: str
@@ -58,7 +59,7 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """The columns of a table of pairs."""
+    """Column names of a table of pairs."""
 
     good_column: str = setting(
         flags.DEFINE_string, "Column of the right sentence.", "sentence_good"
@@ -68,32 +69,32 @@ class Columns:
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
+    """Defines the flags of this program. Other programs may use the same flag names."""
     flags.DEFINE_string(
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
     flags.DEFINE_string("input_file", None, "Files of pairs (paths or globs).", required=True)
-    flags.DEFINE_string("output", None, "Prefix of OUTPUT.json and OUTPUT.png.", required=True)
+    flags.DEFINE_string("output", None, "Path prefix of the output files.", required=True)
     define_settings_flags(Columns)
     flags.DEFINE_string(
         "corpus",
         None,
-        "Training text of the model (paths or globs), for the baseline from word frequencies. Its "
-        "words are lower-cased, and punctuation is ignored.",
+        "Training text of the model (paths or globs), in which the baseline counts words. They are "
+        "lower-cased, and punctuation is ignored.",
     )
     flags.DEFINE_integer(
-        "pairs_per_group", None, "Use the first pairs of each group only. Default: all.", 1
+        "pairs_per_group", None, "Use only the first N pairs of each group. Default: all.", 1
     )
     flags.DEFINE_enum(
         "masking",
         "word",
         ["word", "piece"],
-        "word: mask the piece to predict and later pieces of its word. piece: only this piece.",
+        "word: mask the predicted piece and later pieces of its word. piece: mask only that piece.",
     )
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     paths = files.match_files(FLAGS.input_file, "input_file")
     pairs = read_pairs(paths, settings_from_flags(Columns), FLAGS.pairs_per_group)
     print(f"{len(pairs):,} pairs of {len({pair.group for pair in pairs}):,} groups", flush=True)
@@ -107,7 +108,7 @@ def main(_) -> None:
         words = [{*words_of(f"{pair.good} {pair.bad}")} for pair in pairs]
         known = np.array([bool(found) and found <= counts.keys() for found in words])
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
-    # Score all sentences in one call, so that too long ones are refused before any is scored.
+    # Score all sentences in one call, so that sentences that are too long fail at the start.
     scores = score(scorer, tokenizer, [*good, *bad])
     right["model"] = _right(scores[: len(pairs)], scores[len(pairs) :])
     result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking}
@@ -118,10 +119,10 @@ def main(_) -> None:
 
 
 def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | None) -> list[Pair]:
-    """Reads the pairs of files, in the formats that the module's docstring lists."""
+    """Reads pairs from files. The formats are described in the module's docstring."""
     pairs: list[Pair] = []
     counts: dict[str, int] = {}
-    text_files: dict[str, str] = {}  # group -> its .txt file
+    text_files: dict[str, str] = {}  # maps a group to its .txt file
     for path in paths:
         if ending(path) == ".txt" and text_files.setdefault(_group(path), path) != path:
             raise UserError(
@@ -162,7 +163,7 @@ def _group(path: str) -> str:
 
 
 def score(scorer: SentenceScorer, tokenizer: AlbertTokenizer, texts: Sequence[str]) -> np.ndarray:
-    """Returns the pseudo-log-likelihood of each text and reports the progress."""
+    """Returns the pseudo-log-likelihood of each text, and prints progress."""
     total, done = sum(map(len, tokenizer.encode_batch(texts))), 0
 
     with Progress("scoring", total, unit="piece") as progress:
@@ -182,15 +183,16 @@ def words_of(text: str) -> list[str]:
 
 @functools.cache
 def _word_pattern() -> re.Pattern[str]:
-    """Returns a pattern of letters, digits and combining marks, such as the vowels of Hindi."""
+    """Returns a pattern for letters, digits and combining marks, such as Hindi vowel signs."""
     marks = (c for c in map(chr, range(0x1E000)) if unicodedata.category(c).startswith("M"))
     return re.compile(rf"[\w{''.join(marks)}]+")
 
 
 def count_words(paths: Sequence[str]) -> collections.Counter[str]:
-    """Returns how often each word occurs in text files, which may be compressed.
+    """Counts the words in text files, which may be compressed.
 
-    In scripts without spaces a run of characters counts as one word, so few words are known.
+    In scripts without spaces, a whole run of characters counts as one word. Most words of the pairs
+    are then unknown.
     """
     if of_json := next((path for path in paths if ending(path) == ".jsonl"), None):
         raise UserError(f"--corpus: {of_json} is JSON; expected files of plain text")
@@ -208,8 +210,8 @@ def count_words(paths: Sequence[str]) -> collections.Counter[str]:
 
 
 def sum_log_frequencies(counts: Mapping[str, int], texts: Sequence[str]) -> np.ndarray:
-    """Returns the log probability of each text under a unigram model, float64 [texts]."""
-    # Add one to each count, so that unknown words have a finite logarithm.
+    """Returns the log probability of each text under a unigram word model, float64 [texts]."""
+    # Add one to each count, so that the logarithm is finite for unknown words.
     total = sum(counts.values()) + len(counts) + 1
     return np.array(
         [sum(math.log((counts.get(word, 0) + 1) / total) for word in words_of(t)) for t in texts]
@@ -217,8 +219,8 @@ def sum_log_frequencies(counts: Mapping[str, int], texts: Sequence[str]) -> np.n
 
 
 def _right(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
-    """Returns for each pair 1 if the right sentence has the higher score, 0.5 for a tie."""
-    # A difference as small as rounding errors is a tie.
+    """Returns 1 for pairs whose right sentence has the higher score, 0.5 for ties, else 0."""
+    # Treat differences within rounding error as ties.
     is_tie = np.isclose(good, bad, rtol=1e-6, atol=0)
     return np.where(is_tie, 0.5, good > bad)
 
@@ -226,11 +228,12 @@ def _right(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
 def figures(
     pairs: Sequence[Pair], right: dict[str, np.ndarray], known: np.ndarray | None = None
 ) -> dict:
-    """Returns the accuracies of each group, and their means over the groups.
+    """Computes the accuracies of each group, and their means over all groups.
 
     `right` maps the name of a scorer to the result of `_right`, float [pairs]. `known`, bool
-    [pairs], is true for pairs whose words all occur in the corpus. If it is given, `known_pairs` is
-    the number of such pairs, and `model_on_known` the model's accuracy on them (if there are any).
+    [pairs], is True for pairs whose words all occur in the corpus. If `known` is given, the result
+    includes `known_pairs`, the number of such pairs, and `model_on_known`, the model's accuracy on
+    them. Without such pairs, `model_on_known` is omitted.
     """
     names = np.array([pair.group for pair in pairs])
     groups = {}
@@ -252,7 +255,7 @@ def figures(
         name: np.mean([values[name] for values in groups.values() if name in values])
         for name in scorers
     }
-    # The interval of a mean of independent proportions: Newcombe 1998, method 10.
+    # Interval for a mean of independent proportions. Source: Newcombe 1998, method 10.
     shares = np.array([values["model"] for values in groups.values()])
     ends = np.array([values["interval"] for values in groups.values()]).T
     below, above = np.sqrt(((ends - shares) ** 2).sum(axis=1)) / len(groups)
@@ -264,7 +267,7 @@ def figures(
 
 
 def _interval(right: float, number: int) -> list[float]:
-    """Returns Wilson's interval; for n + 1/2 right pairs, the mean interval of n and n + 1."""
+    """Returns Wilson's interval. For n + 1/2 right pairs, averages the intervals of n and n + 1."""
     ends = (
         metrics.wilson_interval(value, number) for value in (math.floor(right), math.ceil(right))
     )
@@ -272,7 +275,7 @@ def _interval(right: float, number: int) -> list[float]:
 
 
 def report(result: dict) -> str:
-    """Formats the figures."""
+    """Formats the output of `figures`."""
     width = max(map(len, result["groups"]))
     lines = [f"  {group:{width}}  {_line(values)}" for group, values in result["groups"].items()]
     if len(lines) == 1:
@@ -296,7 +299,7 @@ def _line(values: dict) -> str:
 
 
 def draw(result: dict, path: str) -> None:
-    """Draws a PNG: one bar with interval per group, chance and the word-frequency baseline."""
+    """Plots one bar with interval per group, the chance level and the word-frequency baseline."""
     groups = dict(sorted(result["groups"].items(), key=lambda item: item[1]["model"]))
     places = np.arange(len(groups))
     shares = np.array([100 * values["model"] for values in groups.values()])

@@ -1,24 +1,26 @@
 """Predicts each row of a file with a fine-tuned model, or scores its texts with a pre-trained one.
 
---model is an output of pipelines.finetune (OUTPUT_DIR: its best seed on dev; or OUTPUT_DIR/seed_N),
-or an export of it. --input_file is a table as in fine-tuning: .csv, .tsv, .jsonl or .json,
-compressed or not, or .parquet. Models that answer questions also read SQuAD's JSON, models that tag
-words read CoNLL's columns (their rows: pipelines/tasks/scoring/token_rows.py). The columns have the
-names of fine-tuning, unless flags name others.
+--model is an OUTPUT_DIR of pipelines.finetune (its seed with the best dev metric is used), an
+OUTPUT_DIR/seed_N, or an export. --input_file is a table as in fine-tuning: .csv, .tsv, .jsonl or
+.json, optionally compressed, or .parquet. Question-answering models also read SQuAD's JSON. Token
+classifiers also read CoNLL's columns. Their output is described in
+pipelines/tasks/scoring/token_rows.py. Column names are as in fine-tuning, unless flags override
+them.
 
 A pre-trained model (a run of pipelines.pretrain, or any input of pipelines.convert_checkpoint)
-scores each row's text: log_likelihood, the sum of the pieces' log probabilities, each predicted
-from the rest of the text (albert_tf.SentenceScorer), num_pieces and num_words. A text that is too
-long has an empty score. --answers selects an embedding instead.
+computes three values for each text: log_likelihood, num_pieces and num_words. log_likelihood is the
+sum of the log probabilities of all pieces, each predicted from the rest of the text (see
+albert_tf.SentenceScorer). It is missing for texts that are empty or too long. With --answers, the
+model computes an embedding instead.
 
-OUTPUT_FILE has one row per input row, in the same order: id, label if the input has answers,
-prediction, probabilities (beyond 20 classes: the --top_k most likely ones). The last column is
-unknown_share: the share of the row's text that the vocabulary cannot spell. If it is near 1, the
-prediction does not depend on the text. If the input has answers, OUTPUT_FILE.run.json has the
-metrics. Rows are read and written in parts, so that memory does not grow with the file. A killed
-command resumes when it is run again.
+OUTPUT_FILE has one row per input row, in the same order. Its columns are id, label (if the input
+has labels), prediction and probabilities (only the --top_k highest, if there are more than 20
+classes). The last column is unknown_share, the fraction of the text that the vocabulary cannot
+represent. If it is near 1, the prediction does not depend on the text. If the input has labels, the
+metrics are written to OUTPUT_FILE.run.json. Rows are processed in chunks, so memory does not grow
+with the size of the file. To resume a killed command, run it again.
 
-From Python, `load` returns a model that predicts texts in memory.
+In Python, use `load` to predict texts that are in memory.
 
 Examples:
   python -m pipelines.predict --model=runs/tickets --input_file=new.csv --output_file=labelled.csv
@@ -61,7 +63,7 @@ _COLUMNS = ("text", "text_pair", "label", "id", "question", "options")
 
 @dataclasses.dataclass(frozen=True)
 class PredictionSettings:
-    """The model and how it answers; `columns` is field ("text", ...) -> column."""
+    """Settings of a prediction. `columns` maps fields such as "text" to column names."""
 
     model: str = setting(
         flags.DEFINE_string,
@@ -71,46 +73,46 @@ class PredictionSettings:
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
     quoting: str | None = setting(
         flags.DEFINE_enum,
-        "Quoting of .csv and .tsv, as of pipelines.finetune. Default: as in fine-tuning.",
+        "Quoting of .csv and .tsv files; see pipelines.finetune. Default: as in fine-tuning.",
         None,
         enum_values=tables.QUOTING,
     )
     answers: str | None = setting(
         flags.DEFINE_enum,
-        "What a pre-trained model computes of each text: how likely it is, the mean of the last "
-        "block's outputs, or the output at [CLS]. Default: score.",
+        "What a pre-trained model computes for each text: its log-likelihood, the mean of the last "
+        "block's outputs, or the last block's output at [CLS]. Default: score.",
         None,
         enum_values=pretrained.ANSWERS,
     )
     decision: Decision = AS_TRAINED
     batch_size: int = setting(
-        flags.DEFINE_integer, "Examples that the model reads at a time.", 32, lower_bound=1
+        flags.DEFINE_integer, "Number of examples per batch.", 32, lower_bound=1
     )
     top_k: int = setting(
-        flags.DEFINE_integer, "Probabilities to write, beyond 20 classes.", 5, lower_bound=1
+        flags.DEFINE_integer, "Top classes to write if there are more than 20.", 5, lower_bound=1
     )
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
+    """Defines the flags of this program. Other programs may use the same flag names."""
     job_directory.define_flags()
-    flags.DEFINE_string("input_file", None, "Paths or globs of the files to read.", required=True)
+    flags.DEFINE_string("input_file", None, "Input files (paths or globs).", required=True)
     flags.DEFINE_string(
-        "output_file", None, "File to write: .csv, .tsv, .jsonl or .parquet.", required=True
+        "output_file", None, "Output file: .csv, .tsv, .jsonl or .parquet.", required=True
     )
     for name in _COLUMNS:
-        ignored = "; empty: do not read the answers" if name == "label" else ""
+        ignored = ". If empty, labels are not read" if name == "label" else ""
         flags.DEFINE_string(
             f"{name}_column",
             None,
-            f"Column as of pipelines.finetune{ignored}. Default: as in fine-tuning.",
+            f"Column name; see pipelines.finetune{ignored}. Default: as in fine-tuning.",
         )
     define_settings_flags(PredictionSettings)
     define_settings_flags(Decision)
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     columns = {name: FLAGS[f"{name}_column"].value for name in _COLUMNS}
     columns = {name: column for name, column in columns.items() if column is not None}
     decision = settings_from_flags(Decision)
@@ -127,12 +129,12 @@ def main(_) -> None:
 
 
 def predict(settings: PredictionSettings, input_files: list[str], output_file: str) -> dict:
-    """Writes predictions; returns the result of prediction_file.predict_file."""
+    """Writes the predictions. Returns the result of `prediction_file.predict_file`."""
     check_output_name(output_file)
     found = _find(settings)
     path, description, task = found
     task.top_k = settings.top_k
-    # Read all rows first: an invalid last row is reported before hours of work, not after.
+    # Read all rows first, so that an invalid row is reported before hours of prediction.
     total = folded = 0
     for example in read_files(task, input_files):
         total += 1
@@ -146,7 +148,7 @@ def predict(settings: PredictionSettings, input_files: list[str], output_file: s
         "source": json.dumps(task.description().source, sort_keys=True),
         "input_files": [files.sha256(file)[:16] for file in input_files],
         "top_k": settings.top_k,
-        "code_version": albert_tf.__version__,  # other versions write other columns
+        "code_version": albert_tf.__version__,  # other versions may write other columns
         # The batch size affects rounding.
         "batch_size": settings.batch_size,
     }
@@ -159,7 +161,7 @@ def predict(settings: PredictionSettings, input_files: list[str], output_file: s
 
 
 class _Found(NamedTuple):
-    """A model, what it answers, and the task that reads its rows."""
+    """A model's path, its description, and the task that reads its input rows."""
 
     path: str
     description: dict
@@ -167,7 +169,7 @@ class _Found(NamedTuple):
 
 
 def _find(settings: PredictionSettings) -> _Found:
-    """Finds the model that the settings name, without reading its weights."""
+    """Finds the model that the settings name, without loading its weights."""
     model, answers = hub.local_path(settings.model), settings.answers
     if answers and answers not in pretrained.ANSWERS:
         raise UserError(f"--answers={answers}: expected one of {', '.join(pretrained.ANSWERS)}")
@@ -194,32 +196,32 @@ def _load(found: _Found, settings: PredictionSettings) -> fine_tuned.AnsweringMo
 
 
 class Predictor:
-    """Predicts rows in Python as this program predicts the rows of a file; see `load`."""
+    """Python API of this program: predicts rows that are given in memory. See `load`."""
 
     def __init__(self, found: _Found, model: fine_tuned.AnsweringModel):
         self._task, self._model = found.task, model
-        # Tables of questions have fixed column names.
+        # Question-answering tables have fixed column names.
         named = found.task.columns or {name: name for name in ("question", "context")}
         self._text_column = named.get("text")
         self._columns = [column for name, column in named.items() if column and name != "label"]
 
     def predict(self, rows: Sequence[str | dict]) -> list[dict]:
-        """Returns for each row a dict of the output file's columns: `prediction` and others.
+        """Returns one dict per row, with the columns of the output file, such as `prediction`.
 
         Args:
-          rows: texts; or dicts with the columns of fine-tuning, such as {"text": ...,
-            "text_pair": ...} or {"question": ..., "context": ...}. Other columns are not read.
+          rows: list of texts, or of dicts with the columns of fine-tuning, such as {"text": ...,
+            "text_pair": ...} or {"question": ..., "context": ...}. Other keys are ignored.
 
         Raises:
-          UserError: if a row lacks a column, or a value has the wrong type. The message counts rows
-            from 0, as Python does: rows[2] is the third.
+          UserError: if a column is missing from a row, or a value has the wrong type. The message
+            counts rows from 0, so rows[2] is the third row.
         """
         if isinstance(rows, (str, bytes, Mapping, Set)) or not isinstance(rows, Iterable):
             raise UserError(f"expected a list of rows, not {type(rows).__name__}")
         records = [row if isinstance(row, dict) else self._record(row) for row in rows]
         if not records:
             return []
-        # Write the rows to a file, so that the task's reader checks them like other files.
+        # Write the rows to a file, so that the task's reader checks them like an input file.
         with tempfile.TemporaryDirectory() as directory:
             path = os.path.join(directory, "rows.jsonl")
             with open(path, "w", encoding="utf-8") as file:
@@ -237,7 +239,7 @@ class Predictor:
             try:
                 examples = list(read_files(self._task, [path]))
             except UserError as error:
-                # The lines of the file are counted from 1.
+                # Lines of the file are counted from 1, but rows from 0.
                 line = re.compile(rf"{re.escape(path)}:(\d+)")
                 message = line.sub(lambda found: f"rows[{int(found[1]) - 1}]", str(error))
                 raise UserError(message.replace(f"{path}: ", "")) from None
@@ -245,7 +247,7 @@ class Predictor:
         return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
     def _record(self, text: object) -> dict:
-        """Returns the row of a single text."""
+        """Converts a text to a row."""
         if not self._text_column:
             raise UserError(f"a row is no dict; expected the fields {', '.join(self._columns)}")
         return {self._text_column: text}
@@ -266,18 +268,19 @@ def load(
         model.predict(["I cannot log in since this morning."])[0]["prediction"]
 
     Args:
-      model: a run of pipelines.finetune, one of its seeds, or an export; or a pre-trained model.
-      columns: field ("text", ...) -> name in the rows, where it differs from fine-tuning. A model
-        of RACE needs {"question": "question"}, because RACE's files have no columns.
-      batch_size: examples that the model reads at a time.
-      answers: for a pre-trained model, one of pretrained.ANSWERS. None: the first of them.
-      min_probability: a classifier predicts "unsure" below it. None: as the export was made.
-      temperature: a classifier's logits are divided by it. None: as the export was made, or 1.
-      label_thresholds: label -> the probability from which a model of several labels predicts it.
-        None: as the export was made, or 0.5.
+      model: a run of pipelines.finetune, one of its seeds, an export, or a pre-trained model.
+      columns: dict mapping fields such as "text" to keys of the rows, if they differ from
+        fine-tuning. A RACE model needs {"question": "question"}, as RACE's files have no columns.
+      batch_size: number of examples per batch.
+      answers: output of a pre-trained model, one of pretrained.ANSWERS. Default: "score".
+      min_probability: a classifier predicts "unsure" if its highest probability is lower. Default:
+        the export's setting, or none.
+      temperature: a classifier's logits are divided by it. Default: the export's setting, or 1.
+      label_thresholds: dict mapping a label to the lowest probability at which a multi-label model
+        predicts it. Default: the export's setting, or 0.5.
 
     Raises:
-      UserError: if there is no such model.
+      UserError: if the model is not found, or an argument does not apply to it.
     """
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size}: expected 1 or more")
@@ -290,7 +293,7 @@ def load(
     )
     found = _find(settings)
     if "id" in found.task.columns and "id" not in settings.columns:
-        found.task.columns["id"] = None  # rows are numbered
+        found.task.columns["id"] = None  # number the rows instead
     return Predictor(found, _load(found, settings))
 
 

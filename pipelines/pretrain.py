@@ -1,11 +1,12 @@
-"""Pre-trains an ALBERT with masked-LM and sentence-order losses, by LAMB or AdamW.
+"""Pre-trains an ALBERT with masked-LM and sentence-order losses, using LAMB or AdamW.
 
-pipelines.create_pretraining_data writes the records. pipelines.index_records makes examples of the
-reference's code usable, too. --record_dir=a,b --record_weights=0.7,0.3 mixes directories. All
-outputs are in --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard curves and
-curves.png. After a kill, the same command resumes from the last checkpoint. On a CPU the final
-weights are the same; GPUs sum some gradients in varying order. --num_train_steps, --num_epochs or
---train_hours sets the length of the run.
+Use pipelines.create_pretraining_data to write the records, or pipelines.index_records to use
+examples of the reference's code. --record_dir=a,b --record_weights=0.7,0.3 mixes two directories.
+All outputs are written to --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard
+curves and curves.png. Run the same command again to resume a killed run from its last checkpoint.
+On a CPU, the final weights are the same as without the interruption. On GPUs they can differ,
+because GPUs sum some gradients in varying order. The length of the run is set by --num_train_steps,
+--num_epochs or --train_hours.
 
 Examples:
   python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
@@ -17,7 +18,7 @@ Examples:
   python -m pipelines.pretrain --flagfile=pipelines/recipes/albert_base.flags \\
       --record_dir=gs://bucket/records --spm_model_file=gs://bucket/vocab.model \\
       --model_dir=gs://bucket/runs/base --strategy=tpu --tpu=local      # on a TPU VM; untried
-  # The published batch on one small device: 4,096 examples a step, 16 in memory at a time.
+  # The published batch size on one small device: 4,096 examples per step, 16 in memory.
   python -m pipelines.pretrain --flagfile=pipelines/recipes/albert_base.flags \\
       --record_dir=records --spm_model_file=vocab.model --model_dir=runs/base \\
       --gradient_accumulation_steps=256 --recompute --eval_steps=1000
@@ -85,24 +86,24 @@ _RECORD_NAMES = {"segments": "segments", "reference": "static examples"}
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
+    """Defines the flags of this program. Other programs may use the same flag names."""
     job_directory.define_flags()
     flags.DEFINE_string(
         "record_dir",
         None,
-        "Record directories of create_pretraining_data or index_records, comma-separated.",
+        "Output directories of create_pretraining_data or index_records, comma-separated.",
         required=True,
     )
     flags.DEFINE_list(
         "record_weights",
         None,
-        "Share of each directory in the run, such as 0.7,0.3. Default: by numbers of examples.",
+        "Fraction of rows from each directory, such as 0.7,0.3. Default: by number of examples.",
     )
     flags.DEFINE_string(
         "spm_model_file", None, "Vocabulary of the records (.model or .txt).", required=True
     )
     flags.DEFINE_string(
-        "model_dir", None, "Directory of the run. An existing run is resumed.", required=True
+        "model_dir", None, "Output directory. An existing run is resumed.", required=True
     )
     flags.DEFINE_string(
         "albert_config",
@@ -114,9 +115,9 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "init_checkpoint",
         None,
-        "Initial weights: a model directory or checkpoint with the same vocabulary and shape (if "
-        "layers are shared, the depth may differ), or a published model: hf://OWNER/NAME@COMMIT or "
-        "a URL.",
+        "Initial weights: a model directory or checkpoint with the same vocabulary and shape, or a "
+        "published model (hf://OWNER/NAME@COMMIT or a URL). If all layers share weights, the depth "
+        "may differ.",
     )
     define_settings_flags(ExampleOptions)
     define_settings_flags(PretrainingSettings, **PUBLISHED)
@@ -124,17 +125,17 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "peak_flops_per_second",
         None,
-        "Peak FLOP/s of all devices together; if given, the log reports model FLOPs utilisation.",
+        "Total peak FLOP/s of all devices. If given, model FLOPs utilisation (MFU) is logged.",
         1.0,
     )
     define_strategy_flags()
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     check_steps_flags()
     sources = read_sources(FLAGS.record_dir, _numbers(FLAGS.record_weights))
-    # Lower-casing was decided when the records were written.
+    # Use the same lower-casing as in the records.
     tokenizer = AlbertTokenizer(FLAGS.spm_model_file, sources[0].manifest.do_lower_case)
     longest = max(source.manifest.max_seq_length for source in sources)
     options = settings_from_flags(
@@ -171,17 +172,17 @@ def pretrain(
     strategy: tf.distribute.Strategy,
     peak_flops_per_second: float | None = None,
 ) -> None:
-    """Pre-trains up to settings.num_train_steps; resumes from the last checkpoint in `model_dir`.
+    """Pre-trains until settings.num_train_steps. Resumes from a checkpoint in `model_dir`, if any.
 
-    check_sources must have accepted `sources`. `options.seed` seeds data order, splits and masks.
-    Without `peak_flops_per_second` (of all devices together) the log has no FLOPs utilisation.
+    Call `check_sources` first. `options.seed` is the seed for data order, splits and masks. Without
+    `peak_flops_per_second`, the total of all devices, FLOPs utilisation is not logged.
 
     Raises:
-      UserError: if config and settings do not fit together, or `model_dir` holds another run.
+      UserError: if config and settings are incompatible, or `model_dir` contains another run.
     """
     config, tokenizer = initial.config, initial.tokenizer
     program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
-    # Check before a minute of training for --train_hours, and again with the number of steps.
+    # Check before --train_hours trains for a minute, and again with the number of steps.
     settings.check(strategy)
     settings = _with_steps(initial, sources, options, settings, loop, strategy, model_dir)
     settings.check(strategy)
@@ -191,7 +192,7 @@ def pretrain(
     init_weights = _restore_initial_weights(model, initial, model_dir, heldout_split)
     identity = _identity(config, init_weights, sources, options, settings, loop)
     identity.update(origin_of(model_dir, initial.checkpoint))
-    # All hosts must have one max_bad_batches. Not in the identity: a resumed run may raise it.
+    # max_bad_batches must be equal on all hosts, but a resumed run may increase it.
     run = Run(strategy, model_dir, {**identity, "max_bad_batches": loop.max_bad_batches})
 
     dataset_fn = functools.partial(
@@ -231,7 +232,7 @@ def _with_steps(
     strategy: tf.distribute.Strategy,
     model_dir: str,
 ) -> PretrainingSettings:
-    """Converts --num_epochs, --train_hours and --warmup_fraction into numbers of steps."""
+    """Converts --num_epochs, --train_hours and --warmup_fraction to numbers of steps."""
     num_examples = sum(source.manifest.splits["train"].examples for source in sources)
     if settings.train_hours is None:
         return settings.with_steps(num_examples)
@@ -239,7 +240,7 @@ def _with_steps(
         raise UserError("--train_hours is for one host: give --num_train_steps or --num_epochs")
     if settings.warmup_fraction is None:
         raise UserError("--train_hours: give --warmup_fraction, too, such as 0.02")
-    if recorded := recorded_settings(model_dir):  # if it is another run's, Run.hold refuses it
+    if recorded := recorded_settings(model_dir):  # Run.hold raises an error if it is another run
         steps = recorded.get("num_train_steps", settings.num_train_steps)
     else:
         model, optimizer = _create_model(initial.config, options, settings, strategy)
@@ -282,11 +283,11 @@ def _identity(
 ) -> dict[str, Any]:
     """Returns all values that the final weights depend on.
 
-    The number of replicas changes only the dropout masks. It is left out, so that a run can resume
-    on another machine.
+    The number of replicas affects only the dropout masks. It is omitted, so that a run can be
+    resumed on another machine.
     """
     of_settings = settings.identity()
-    # Runs of version 0.5.0 can resume: it recorded no optimizer. AdamW does not use LAMB's option.
+    # Omit LAMB, so that runs of version 0.5.0 can be resumed. AdamW does not use LAMB's option.
     del of_settings["optimizer" if settings.optimizer == "lamb" else "lamb_bias_correction"]
     return {
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
@@ -308,7 +309,7 @@ def _rates(
     num_hidden_layers: int,
     peak_flops_per_second: float | None,
 ) -> dict[str, float]:
-    """Returns {name of a rate in the log: amount that one example adds to it}."""
+    """Returns a dict that maps the name of a logged rate to the amount per example."""
     flops = training_flops_per_example(
         model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
     )
@@ -329,16 +330,16 @@ def _create_model(
     settings: PretrainingSettings,
     strategy: tf.distribute.Strategy,
 ) -> tuple[AlbertForPreTraining, tf.keras.optimizers.Optimizer]:
-    """Returns the model with its initial variables, and its optimizer."""
-    # The initializers draw from Keras' global seed, in the order in which variables are made.
+    """Creates the model, its variables and the optimizer."""
+    # Initializers use Keras' global seed, in the order in which variables are created.
     tf.keras.utils.set_random_seed(settings.random_seed)
     with strategy.scope(), precision(settings.mixed_precision):
         model = AlbertForPreTraining(config, settings.recompute)
         model.create_variables()
         if not options.objective.has_label:
-            # Without labels, weight decay is the only update of these layers. LAMB scales it to the
-            # norm of the weights: a norm of 10 shrank to 0.006 in 3,000 steps. Later training with
-            # labels then failed.
+            # Without labels, these layers would be updated by weight decay only, which LAMB scales
+            # to the norm of the weights. In one run, the norm shrank from 10 to 0.006 in 3,000
+            # steps, and later training with labels failed.
             model.encoder.pooler.trainable = False
             model.sentence_order.trainable = False
         return model, make_optimizer(settings)
@@ -357,7 +358,7 @@ def _print_results(model_dir: str) -> None:
 
 
 def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimizer:
-    """Returns the optimizer with its schedule."""
+    """Returns the optimizer with its learning-rate schedule."""
     rate = optimization.WarmUpPolynomialDecay(
         settings.peak_learning_rate, settings.num_train_steps, settings.num_warmup_steps
     )
@@ -376,20 +377,20 @@ def _restore_initial_weights(
     model_dir: str,
     heldout_split: dict[str, Any] | None,
 ) -> str | None:
-    """Restores the weights of --init_checkpoint, if given; returns their hash for the identity.
+    """Restores the weights of --init_checkpoint, if given. Returns their hash for the identity.
 
-    A run that has checkpoints does not read the initial weights again: they may have been deleted
-    or trained further. Weights of another vocabulary or shape are refused, and so are weights that
-    may have been trained on held-out documents of this run.
+    If the run has checkpoints, the initial weights are not read again, because they may have been
+    deleted or trained further. Raises a UserError if the weights have another vocabulary or shape,
+    or may have been trained on held-out documents of this run.
     """
     if not initial.checkpoint:
         return None
-    # Without a recorded hash the run started from random weights: Run.hold will refuse the flag.
+    # Without a recorded hash, the run started from random weights, and Run.hold will fail.
     if has_checkpoint(model_dir) and (recorded := recorded_settings(model_dir).get("init_weights")):
         return recorded
     directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
     check_heldout_split(directory, heldout_split)
-    # Differences in these settings change neither names nor shapes of variables.
+    # Restoring would not detect differences in these: names and shapes of variables are equal.
     names = ["num_attention_heads", "hidden_act"]
     names += ["parameter_sharing", "num_hidden_groups", "inner_group_num"]
     if (model.config.parameter_sharing, model.config.num_hidden_groups) != ("all", 1):

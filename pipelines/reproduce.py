@@ -1,7 +1,8 @@
-"""Prints the tables of the ALBERT paper beside our parameter counts, recipes and costs.
+"""Prints the tables of the ALBERT paper together with our parameter counts, recipes and costs.
 
---table=parameters prints the published parameter counts beside our models' counts. The other
-tables list each row's recipe (a flagfile of pipelines.pretrain), published results and cost.
+--table=parameters compares the published parameter counts with the counts of our models. The other
+tables list the recipe of each row (a flagfile for pipelines.pretrain), its published results and
+its cost.
 
 Examples:
   python -m pipelines.reproduce --table=parameters
@@ -39,10 +40,10 @@ class Row:
     """A row of a published table."""
 
     name: str
-    recipe: str  # the name of its flagfile in pipelines/recipes/paper
+    recipe: str  # name of its flagfile in pipelines/recipes/paper
     results: str  # published results, in the order of the table's columns
-    parameters: int | None = None  # published count, in millions; None where the table prints none
-    rounding: int = 1  # millions to which `parameters` is rounded
+    parameters: int | None = None  # published count in millions; None if the table has none
+    rounding: int = 1  # `parameters` is rounded to this number of millions
     reason: str = ""  # why none of our counts equals the published one
 
 
@@ -51,23 +52,23 @@ class Table:
     """A published table."""
 
     title: str
-    columns: str  # the names of the results, separated by spaces
+    columns: str  # names of the results, separated by spaces
     rows: tuple[Row, ...]
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
+    """Defines the flags of this program. Other programs may use the same flag names."""
     flags.DEFINE_enum("table", None, ["parameters", *_TABLES], "Table to print.", required=True)
     flags.DEFINE_float(
         "flops_per_second",
         1e14,
-        "Speed of the machine in FLOP/s; costs are days at this speed.",
+        "Speed of the machine in FLOP/s, from which training times are computed.",
         1.0,
     )
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     if FLAGS.table == "parameters":
         print(parameter_tables())
     else:
@@ -77,7 +78,7 @@ def main(_) -> None:
 def read_table(name: str) -> Table:
     """Returns a table of the paper.
 
-    Source: Lan et al. 2020, tables 1 to 6. Results of BERT xlarge are left out.
+    Source: Lan et al. 2020, tables 1 to 6. Results of BERT xlarge are omitted.
     """
     path = f"{_RECIPES}/tables.json"
     if not os.path.exists(path):
@@ -98,17 +99,17 @@ def read_recipe(row: Row) -> dict[str, str]:
 
 
 def recipe_config(recipe: dict[str, str]) -> AlbertConfig:
-    """Returns the config that a recipe trains, with the size of the published vocabulary."""
+    """Returns the model config of a recipe, with the vocabulary size of the paper."""
     name = recipe["albert_config"]
     return AlbertConfig.named(name) if name in config_lib.NAMES else AlbertConfig.read(name)
 
 
-# Counts and costs, from the model's own shapes
+# Parameter counts and costs, computed from the shapes of the model
 
 
 @functools.cache
 def symbolic_model(config: AlbertConfig) -> AlbertForPreTraining:
-    """Builds the model symbolically: its weights have shapes but take no memory."""
+    """Builds the model in a graph. Its weights then have shapes, but use no memory."""
     with tf.Graph().as_default():
         model = AlbertForPreTraining(config)
         model.create_variables()
@@ -120,7 +121,7 @@ def _size(variables) -> int:
 
 
 def count_parameters(model: AlbertForPreTraining) -> dict[str, int]:
-    """Counts the weights of the encoder, of encoder plus pooler, and of the whole model."""
+    """Counts the parameters of the encoder, of encoder plus pooler, and of the whole model."""
     encoder = model.encoder
     return {
         "encoder": _size(encoder.trainable_variables) - _size(encoder.pooler.trainable_variables),
@@ -130,7 +131,7 @@ def count_parameters(model: AlbertForPreTraining) -> dict[str, int]:
 
 
 def agreement(row: Row, counts: dict[str, int]) -> str:
-    """Returns which of our counts rounds to the published count, or the reason why none does."""
+    """Returns the name of our count that matches the published one, or why none matches."""
     for name in ("encoder + pooler", "encoder"):
         if round(counts[name] / 1e6 / row.rounding) * row.rounding == row.parameters:
             return name if row.rounding == 1 else f"{name}, to the nearest {row.rounding}M"
@@ -139,7 +140,7 @@ def agreement(row: Row, counts: dict[str, int]) -> str:
 
 
 def parameter_tables() -> str:
-    """Returns the published parameter tables beside our counts."""
+    """Formats the published parameter counts and our counts as tables."""
     parts = []
     for table in map(read_table, _PARAMETER_TABLES):
         lines = [("", "layers", "H", "E", "shared", "published", *_COUNTS, "the published is")]
@@ -159,7 +160,7 @@ def parameter_tables() -> str:
 
 
 def list_rows(table: Table, flops_per_second: float) -> str:
-    """Returns the rows of a table: recipe, published results, cost."""
+    """Formats a table with the recipe, cost and published results of each row."""
     lines = [("", "recipe", "steps", "batch", "FLOPs", "days", *table.columns.split())]
     for row in table.rows:
         recipe = read_recipe(row)
@@ -185,7 +186,7 @@ def list_rows(table: Table, flops_per_second: float) -> str:
 
 
 def _aligned(lines: list[tuple[str, ...]]) -> str:
-    """Aligns cells: the first and last columns and paths to the left, results to the right."""
+    """Formats a table. First column, last column and recipes are left-aligned, others right."""
     widths = [max(map(len, column)) for column in zip(*lines)]
     last = len(widths) - 1
 

@@ -1,7 +1,7 @@
-r"""Shows what training will see: a few examples as text, and the statistics of many.
+r"""Prints a few pre-training examples as text, and statistics of many examples.
 
-With --split=train the examples are the first batches of 256 of a pre-training run with the same
-flags; with --split=heldout they are a sample.
+With --split=train, the examples are the first ones of a pre-training run with the same flags and a
+batch size of 256. With --split=heldout, they are a sample of all held-out records.
 
 Examples:
   python -m pipelines.show_records --record_dir=records --spm_model_file=own.model
@@ -43,24 +43,24 @@ _LEGEND = "[MASK|x] x is masked, [kept|x] x stays and is to be predicted, [y|x] 
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
-    flags.DEFINE_string("record_dir", None, "Records of create_pretraining_data.", required=True)
+    """Defines the flags of this program. Other programs may use the same flag names."""
+    flags.DEFINE_string("record_dir", None, "Record directory to read.", required=True)
     flags.DEFINE_string(
         "spm_model_file", None, "The records' vocabulary (.model or .txt).", required=True
     )
-    flags.DEFINE_enum("split", "train", SPLITS, "Which of the records.")
+    flags.DEFINE_enum("split", "train", SPLITS, "Split of the records.")
     program.define_max_seq_length(help="Default: as in the records.")
     define_settings_flags(ExampleOptions)
-    flags.DEFINE_integer("random_seed", 12345, "Seed of order and masks.", 0, 2**31 - 1)
-    flags.DEFINE_integer("num_examples", 3, "Examples to print.", lower_bound=0)
+    flags.DEFINE_integer("random_seed", 12345, "Seed of data order and masks.", 0, 2**31 - 1)
+    flags.DEFINE_integer("num_examples", 3, "Number of examples to print.", lower_bound=0)
     flags.DEFINE_integer(
-        "num_statistics_examples", 20_000, "Examples to count, at most.", lower_bound=1
+        "num_statistics_examples", 20_000, "Maximum number of examples to count.", lower_bound=1
     )
     flags.DEFINE_string("output", None, "Directory for statistics.json and statistics.png.")
 
 
 def main(_) -> None:
-    """Prints examples and statistics; writes the statistics."""
+    """Prints examples and statistics, and saves the statistics."""
     record_dir, split = FLAGS.record_dir, FLAGS.split
     manifest = Manifest.read(record_dir)
     options = settings_from_flags(
@@ -78,7 +78,7 @@ def main(_) -> None:
     count = min(available, FLAGS.num_statistics_examples)
     statistics = ExampleStatistics(tokenizer, options.objective.swaps)
     wanted, seen = max(count, FLAGS.num_examples), 0
-    if split == "heldout":  # Training begins its next epoch; the held-out examples end.
+    if split == "heldout":  # Unlike training examples, these do not repeat.
         wanted = min(wanted, available)
     for batch in _batches(record_dir, split, options, tokenizer, wanted):
         rows = len(batch["input_mask"])
@@ -122,7 +122,7 @@ def _batches(
 
 
 def _segment_figures(sample: tf.data.Dataset) -> dict:
-    """Returns statistics of a sample's segments, which examples no longer show."""
+    """Computes statistics of sampled segments that cannot be computed from examples."""
     counts: list[int] = []
     documents: set[int] = set()
     for records in sample.batch(1024):
@@ -138,7 +138,7 @@ def _segment_figures(sample: tf.data.Dataset) -> dict:
 def example_text(
     batch: dict[str, np.ndarray], row: int, tokenizer: AlbertTokenizer, label_names
 ) -> str:
-    """Returns an example as text: its label, its two parts and the pieces to predict."""
+    """Formats an example as text: its label, its two parts and the pieces to predict."""
     text, now = unmask(batch)[row], batch["input_word_ids"][row]
     weights = batch["masked_lm_weights"][row]
     predicted = set(batch["masked_lm_positions"][row][weights > 0].tolist())
@@ -176,7 +176,7 @@ def example_text(
 
 
 def _bare(piece: str) -> str:
-    """Returns a piece without its boundary mark; a piece that is only the mark is kept."""
+    """Removes the word-boundary mark of a piece, unless the piece consists only of this mark."""
     return piece.lstrip(WORD_BOUNDARY) or piece
 
 

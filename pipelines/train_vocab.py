@@ -1,10 +1,11 @@
 """Trains the SentencePiece vocabulary of a new ALBERT on your own text.
 
-Input: UTF-8 text files, with the input flags of pipelines.create_pretraining_data. Output:
-PREFIX.model, PREFIX.vocab (its pieces as text) and PREFIX.json (settings that
-create_pretraining_data reads). The text is normalised exactly as the tokenizer will normalise it. A
-report shows how well the vocabulary fits lines held out of training (below some 10,000 lines: the
-training text). A finished vocabulary is not trained again.
+The input is UTF-8 text, with the same input flags as pipelines.create_pretraining_data. The outputs
+are PREFIX.model, PREFIX.vocab (the pieces as text) and PREFIX.json (settings that
+create_pretraining_data reads). The text is normalised in exactly the same way as by the tokenizer.
+A report shows how well the vocabulary fits lines that were held out of training. If there are fewer
+than about 10,000 lines, the report uses the training text. An existing vocabulary is not trained
+again.
 
 Examples:
   python -m pipelines.train_vocab --input_file='corpus/*.txt' --output_prefix=vocabulary/30k
@@ -42,42 +43,42 @@ FLAGS = flags.FLAGS
 
 @dataclasses.dataclass(frozen=True)
 class VocabularySettings:
-    """The settings of a vocabulary, without the text and its format."""
+    """Settings of a vocabulary, except the text and its format."""
 
     vocab_size: int = setting(flags.DEFINE_integer, "Number of pieces.", 30_000, lower_bound=16)
     model_type: str = setting(
         flags.DEFINE_enum,
-        "Kind of SentencePiece model.",
+        "Type of SentencePiece model.",
         "unigram",
         enum_values=["unigram", "bpe"],
     )
     character_coverage: float = setting(
         flags.DEFINE_float,
-        "Share of the text's characters that pieces cover; the rarest become <unk>.",
+        "Fraction of characters that the pieces cover. The rarest characters become <unk>.",
         0.99995,
         lower_bound=0.9,
         upper_bound=1.0,
     )
     input_sentence_size: int = setting(
         flags.DEFINE_integer,
-        "Number of sentences to sample from a larger corpus.",
+        "Maximum number of training sentences. A larger corpus is sampled.",
         10_000_000,
         lower_bound=101,
     )
     do_lower_case: bool = setting(flags.DEFINE_bool, "Lower-case the text.", True)
     byte_fallback: bool = setting(
-        flags.DEFINE_bool, "Encode unknown characters as bytes, not as <unk>.", False
+        flags.DEFINE_bool, "Encode unknown characters as bytes instead of <unk>.", False
     )
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
+    """Defines the flags of this program. Other programs may use the same flag names."""
     corpus.define_flags()
-    flags.DEFINE_string("output_prefix", None, "PREFIX of the output files.", required=True)
+    flags.DEFINE_string("output_prefix", None, "Path prefix of the output files.", required=True)
     define_settings_flags(VocabularySettings)
 
 
-# Source: the reference's README, "SentencePiece": ids 0 to 12.
+# Special pieces with ids 0 to 12. Source: the reference's README, "SentencePiece".
 _SPECIAL_PIECES = {
     "pad_id": 0,
     "unk_id": 1,
@@ -88,22 +89,21 @@ _SPECIAL_PIECES = {
     "control_symbols": [CLS, SEP, MASK],
     "user_defined_symbols": ["(", ")", '"', "-", ".", "–", "£", "€"],
 }
-# Longer lines are broken, at a space if there is one. SentencePiece silently skips lines above
-# 4,192 bytes, and its time grows with the square of a line's length: 100,000 times `x ` in one line
-# takes 125 s.
+# Longer lines are split, at a space if there is one. SentencePiece silently skips lines above 4,192
+# bytes. Its run time is quadratic in the line length: a line of 100,000 times `x ` takes 125 s.
 _MAX_LINE_CHARACTERS = 2000
 _LINE = re.compile(rf"\S.{{0,{_MAX_LINE_CHARACTERS - 1}}}(?!\S)|\S{{1,{_MAX_LINE_CHARACTERS}}}")
 _MAX_LINE_BYTES = 4 * _MAX_LINE_CHARACTERS
-# Every 100th line is held out for the report, which samples at most _SAMPLE_LINES of them.
+# Every 100th line is held out. The report uses a sample of at most _SAMPLE_LINES of them.
 _HELDOUT_EVERY = 100
 _SAMPLE_LINES = 20_000
-# A text with fewer held-out lines is too small to hold out any: all its lines are trained on.
+# If fewer lines would be held out, none is, and all lines are used for training.
 _MIN_HELDOUT_LINES = 100
-_SECONDS_BETWEEN_LINES = {True: 10, False: 60}  # on a terminal, and in a log
+_SECONDS_BETWEEN_LINES = {True: 10, False: 60}  # key: whether stdout is a terminal
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     train_vocab(
         files.match_files(FLAGS.input_file, "input_file"),
         FLAGS.output_prefix,
@@ -121,8 +121,8 @@ def train_vocab(
     """Trains and writes a vocabulary, unless it exists already.
 
     Raises:
-      UserError: if another vocabulary is there, the text is empty or cannot be read, or the
-        vocabulary size does not fit the text.
+      UserError: if another vocabulary exists at this prefix, the text is empty or unreadable, or
+        the vocabulary size is too large or too small for the text.
     """
     sizes = files.sizes(input_files)
     provenance = {
@@ -146,13 +146,13 @@ def train_vocab(
     listing = "".join(f"{processor.id_to_piece(i)}\t{processor.get_score(i):g}\n" for i in pieces)
     files.write_atomically(f"{output_prefix}.vocab", listing)
     files.write_json(settings_path(f"{output_prefix}.model"), provenance, indent=1)
-    files.write_atomically(f"{output_prefix}.model", model)  # last: it marks the job as finished
+    files.write_atomically(f"{output_prefix}.model", model)  # last, to mark the job as finished
     where = "held out of training" if text.heldout else "of the training text"
     print(vocabulary_report.report(processor, text.heldout or text.first, where))
 
 
 def _check_same(output_prefix: str, provenance: dict) -> None:
-    """Refuses an existing vocabulary that was trained on other text or with other settings."""
+    """Raises a UserError if an existing vocabulary has other training text or settings."""
     path = settings_path(f"{output_prefix}.model")
     found = files.read_json_if_exists(path)
     if found == provenance:
@@ -171,17 +171,17 @@ def _check_same(output_prefix: str, provenance: dict) -> None:
 
 
 class _Text:
-    """Iterates over normalised sentences; stores counts, a sample for the report and any error.
+    """Iterates over normalised sentences. Stores counts, a sample for the report and any error.
 
-    SentencePiece may replace an error raised here by a RuntimeError; `error` is the original.
+    SentencePiece may replace an error raised here with a RuntimeError. `error` is the original one.
     """
 
     def __init__(self, input_files: list[str], do_lower_case: bool, text_format: corpus.TextFormat):
         self._files, self._text_format = input_files, text_format
         self._do_lower_case = do_lower_case
         self.counts = Counter()
-        self.heldout: list[str] = []  # drawn from the sentences held out of training
-        self.first: list[str] = []  # the beginning of the text
+        self.heldout: list[str] = []  # sample of the held-out lines
+        self.first: list[str] = []  # first lines of the text
         self.error: BaseException | None = None
         self.is_read = False
 
@@ -196,7 +196,7 @@ class _Text:
                 if number % _HELDOUT_EVERY < _HELDOUT_EVERY - 1:
                     yield text
                     continue
-                # Reservoir sampling: each held-out line so far has the same probability.
+                # Reservoir sampling: each held-out line is kept with the same probability.
                 if num_heldout < _SAMPLE_LINES:
                     self.heldout.append(text)
                 elif (place := rng.randrange(num_heldout + 1)) < _SAMPLE_LINES:
@@ -218,11 +218,11 @@ class _Text:
 
 
 def _train(text: _Text, settings: VocabularySettings) -> bytes:
-    """Returns the bytes of a SentencePiece model."""
+    """Trains a SentencePiece model and returns its bytes."""
     model = io.BytesIO()
     errors = []
     options = dataclasses.asdict(settings)
-    del options["do_lower_case"]  # _Text has applied it
+    del options["do_lower_case"]  # _Text has already applied it
 
     def train() -> None:
         try:
@@ -238,7 +238,7 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
         except Exception as error:
             errors.append(error)
 
-    # Training takes minutes: the main thread reports progress and handles Ctrl-C meanwhile.
+    # Train in another thread, so that this one can print progress and handle Ctrl-C.
     thread = threading.Thread(target=train, daemon=True)
     started = time.monotonic()
     thread.start()
@@ -253,7 +253,7 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
                 )
     except KeyboardInterrupt:
         print("\ninterrupted; nothing is written", file=sys.stderr, flush=True)
-        os._exit(130)  # SentencePiece's own threads would abort an orderly exit
+        os._exit(130)  # SentencePiece's threads would abort a normal exit
     if text.counts["skipped_lines"]:
         print(f"left out {text.counts['skipped_lines']:,} bad lines")
     if text.error is not None:
@@ -268,7 +268,7 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
 
 
 def _explain(message: str) -> str:
-    """Rewrites SentencePiece's error message for the user."""
+    """Translates an error message of SentencePiece into advice for the user."""
     if found := re.search(r"size too high .*<= (\d+)", message):
         return (
             f"--vocab_size is too large for this text: at most {found[1]} pieces can be made of "

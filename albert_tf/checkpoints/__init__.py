@@ -1,1 +1,1 @@
-"""Reads and writes models: our own directories, Google's TF1 checkpoints, Hugging Face's files."""
+"""Reads and writes models in the formats of this project, Google's TF1 code and Hugging Face."""

@@ -25,7 +25,7 @@ from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
 
 FORMATS = ("albert_tf", "huggingface", "google")
 
-# Variables with one row per piece of the vocabulary.
+# Variables that have one row per vocabulary piece.
 _ROWS_OF_PIECES = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")
 
 
@@ -40,7 +40,7 @@ def convert(
     allow_unused: str | None = None,
     target_vocab: str | None = None,
 ) -> None:
-    """Converts one pre-trained model; writes `output_dir` completely or not at all."""
+    """Converts a pre-trained model and writes it atomically to `output_dir`."""
     with files.new_directory(output_dir) as partial:
         model, directory, notes, fresh = pretrained.read(input_path, allow_missing, allow_unused)
         tokenizer = pretrained.read_tokenizer(directory, spm_model_file, do_lower_case)
@@ -77,7 +77,7 @@ def convert_fine_tuned(
     do_lower_case: bool | None = None,
     has_pairs: bool = False,
 ) -> None:
-    """Converts one fine-tuned model; writes `output_dir` completely or not at all."""
+    """Converts a fine-tuned model and writes it atomically to `output_dir`."""
     is_theirs = huggingface.find_weights(input_path) is not None
     if output_format == "google":
         raise UserError("--output_format=google: Google's code has no format of fine-tuned models")
@@ -109,11 +109,11 @@ def convert_fine_tuned(
 
 
 def published_model(name: str, directory: str) -> str:
-    """Converts a published model into `directory`, if it is not there yet; returns `directory`.
+    """Converts a published model to `directory`, unless it exists there; returns `directory`.
 
-    Missing heads are initialised from a fixed seed. Later calls need no network. `name` is
-    hf://OWNER/NAME, hf://OWNER/NAME@COMMIT, or a TF-Hub or Kaggle URL with a version. A branch, a
-    tag or a URL without a version is refused, because its content may change.
+    Missing heads are initialised with a fixed seed. Later calls need no network. `name` is
+    hf://OWNER/NAME, hf://OWNER/NAME@COMMIT, or a TF-Hub or Kaggle URL with a version. Branches,
+    tags and URLs without a version are rejected, because their content may change.
     """
     if not hub.is_pinned(name) and ("@" in name or not name.startswith("hf://")):
         raise UserError(
@@ -138,11 +138,11 @@ def published_model(name: str, directory: str) -> str:
 def _change_vocabulary(
     model: AlbertForPreTraining, old: AlbertTokenizer, new: AlbertTokenizer
 ) -> tuple[AlbertForPreTraining, str]:
-    """Returns a copy of the model for another vocabulary, and a note for the user.
+    """Adapts a copy of the model to another vocabulary. Also returns a note for the user.
 
-    A piece in both vocabularies keeps its embedding and output bias, even if its id differs. A new
-    piece gets the mean embedding and bias of the old pieces that spell it, or of all old pieces if
-    none spell it. All other weights stay unchanged.
+    Pieces in both vocabularies keep their embeddings and output biases, even if their ids differ. A
+    new piece is tokenized with the old vocabulary and initialised with the mean embedding and bias
+    of these pieces, or of all old pieces if there are none. All other weights are unchanged.
     """
     sources, num_shared = _old_pieces(old, new)
     config = dataclasses.replace(model.config, vocab_size=new.vocab_size)
@@ -158,9 +158,9 @@ def _change_vocabulary(
 
 
 def _old_pieces(old: AlbertTokenizer, new: AlbertTokenizer) -> tuple[list[list[int]], int]:
-    """Returns which old pieces to average for each new piece, and how many pieces are in both."""
+    """Returns the old ids to average for each new piece, and the number of shared pieces."""
     numbers = {old.id_to_piece(i): i for i in range(old.vocab_size)}
-    # Match special pieces by role: <pad> in one kind of vocabulary is [PAD] in the other.
+    # Match special pieces by role: <pad> of a SentencePiece model is [PAD] in WordPiece.
     special = {
         getattr(new, name): getattr(old, name)
         for name in ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")

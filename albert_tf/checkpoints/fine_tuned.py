@@ -1,4 +1,4 @@
-"""Reads fine-tuned models of this project and of Hugging Face, with a description of their task."""
+"""Loads fine-tuned models of this project and of Hugging Face, and the settings of their tasks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def find(path: str) -> bool:
 
 
 def load(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model, dict, list[str]]:
-    """Returns the model with its best weights, the content of task.json, and notes for the user.
+    """Loads a model with its best weights; returns it, its task.json, and notes for the user.
 
-    For a Hugging Face model without task.json, `has_pairs` is whether it labels pairs of texts.
+    `has_pairs` is used only for a Hugging Face model without task.json: if True, the model's inputs
+    are pairs of texts.
     """
     if huggingface.find_weights(path):
         return _load_huggingface(path, has_pairs)
@@ -64,7 +65,7 @@ def _read_ours(path: str) -> dict:
 
 
 def _read_task(path: str, has_pairs: bool) -> dict:
-    """Returns the content of task.json; without this file, derives the content from config.json."""
+    """Returns the content of task.json, or derives it from config.json if there is no such file."""
     if tf.io.gfile.exists(os.path.join(path, model_directory.TASK_FILE)):
         return _read_ours(path)
     config_file = os.path.join(path, huggingface.CONFIG_FILE)
@@ -91,11 +92,11 @@ def _read_task(path: str, has_pairs: bool) -> dict:
 
 
 def _kind_of(values: dict, num_labels: int) -> Kind:
-    """Returns the row of KINDS that fits the content of a config.json."""
+    """Returns the entry of KINDS that matches the content of a config.json."""
     names = values.get("architectures") or ()
     kinds = [kind for kind in KINDS.values() if kind.architecture in names]
     by_problem = {kind.problem_type: kind for kind in kinds}
     kind = by_problem.get(values.get("problem_type") or "", kinds[0])
-    # In transformers a classifier with one label means regression.
+    # transformers treats a classifier with one label as a regression model.
     is_regression = kind is kinds[0] and kind.problem_type and num_labels == 1
     return by_problem["regression"] if is_regression else kind

@@ -1,8 +1,8 @@
-"""Reads and writes checkpoints with Google's TF1 variable names; also reads TF-Hub's modules.
+"""Reads and writes checkpoints with Google's TF1 variable names, and reads TF-Hub modules.
 
-It also reads encoders of TensorFlow's Model Garden, which TF2-Hub publishes as SavedModels. They do
-not store the number of layers and heads, so albert_config.json must be beside saved_model.pb or in
-assets/. A SavedModel is a program: this module only reads its variables and runs nothing.
+Encoders of TensorFlow's Model Garden, which TF2-Hub publishes as SavedModels, can also be read.
+They do not store the number of layers and heads, so albert_config.json must be in the directory of
+saved_model.pb or in assets/. A SavedModel may contain code. Only its variables are read here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 
-CHECKPOINT = "model.ckpt-best"  # the name of the released checkpoints
+CHECKPOINT = "model.ckpt-best"  # the same name as in Google's releases
 
-# Variables of a training checkpoint that are not weights: optimizer slots and the step.
+# Variables of a training checkpoint that are not weights: optimizer slots and the global step.
 _SLOT = re.compile(r"/(adam|lamb)_[mv]$|^global_step$")
 
-# Patterns for Model Garden's names, tried in this order, and the names in Google's TF1 checkpoints.
+# Maps patterns of Model Garden's names to Google's TF1 names. The first matching pattern is used.
 # Source: official.nlp.modeling.networks.AlbertEncoder and official.nlp.tools.export_tfhub.
 _BLOCK = "bert/encoder/transformer/group_0/inner_group_0/"
 _MODEL_GARDEN = (
@@ -46,11 +46,11 @@ _MODEL_GARDEN = (
     (r"(?:bert/)?(cls/predictions/output_bias)/bias", r"\1"),
     (r"(?:bert/)?(cls/predictions/transform/.*)", r"\1"),
 )
-_MARK = "transformer/self_attention/query/kernel"  # only Model Garden's encoders have this name
+_MARK = "transformer/self_attention/query/kernel"  # exists only in Model Garden's encoders
 
 
 def find(path: str) -> tuple[str, str] | None:
-    """Returns a checkpoint's prefix and the directory of its config and vocabulary, or None.
+    """Returns a checkpoint's prefix and the directory with its config and vocabulary, or None.
 
     `path` may be a prefix, a directory with one checkpoint, or a TF-Hub module's directory.
     """
@@ -63,7 +63,7 @@ def find(path: str) -> tuple[str, str] | None:
         return None
     if len(indexes) == 1:
         return indexes[0][: -len(".index")], path
-    # TensorFlow 1 writes absolute paths, so `checkpoint` may name a file in another directory.
+    # TensorFlow 1 writes absolute paths, so the file `checkpoint` may refer to another directory.
     newest = os.path.abspath(f"{tf.train.latest_checkpoint(path)}.index")
     if index := next((index for index in indexes if os.path.abspath(index) == newest), None):
         return index[: -len(".index")], path
@@ -73,16 +73,16 @@ def find(path: str) -> tuple[str, str] | None:
 def read(
     path: str, allow_missing: str | None = None, allow_unused: str | None = None
 ) -> name_map.Imported:
-    """Reads config and weights. `path`: see `find`; further arguments: see `name_map.to_ours`.
+    """Reads the config and weights at `path`, which can be any path that `find` accepts.
 
-    Skips optimizer slots and global_step. Accepts the prefix `module/` and Keras' names of layer
-    normalizations, which occur in checkpoints saved by other code.
+    Optimizer slots and global_step are skipped. The prefix `module/` and Keras' layer norm names
+    are accepted, because other code writes them. For other arguments see `name_map.to_ours`.
     """
     found = find(path)
     if found is None:
         raise UserError(f"no checkpoint at {path!r}")
     prefix, directory = found
-    places = [path, directory]  # directories that may hold the config
+    places = [path, directory]  # directories to search for the config
     configs = [os.path.join(place, CONFIG_FILE) for place in places]
     bert_configs = [os.path.join(place, reference_config.BERT_FILE) for place in places]
     config_file = next(filter(tf.io.gfile.exists, configs + bert_configs), configs[-1])
@@ -106,7 +106,7 @@ def read(
                 raise UserError(f"{name} is of {dtypes[key].name}: expected floats")
         tensors = {name: reader.get_tensor(key) for name, key in keys.items()}
     for name, shape in expected.items():
-        # Attention kernels of Model Garden have shape [hidden, heads, size].
+        # Model Garden stores attention kernels as 3-D tensors, such as [hidden, heads, head_size].
         array = tensors.get(name, np.zeros([]))
         if array.ndim > len(shape) and array.size == math.prod(shape):
             tensors[name] = array.reshape(shape)
@@ -119,10 +119,10 @@ def read(
 
 
 def _keys(keys: list[str]) -> dict[str, str]:
-    """Maps Google's variable names to checkpoint keys, which may have `module/` or Keras' names.
+    """Returns a dict mapping Google's variable names to a checkpoint's keys.
 
-    Keras numbers layer normalizations (`layer_normalization_7`) through the whole model. So their
-    order within a scope decides which one is Google's LayerNorm and which LayerNorm_1.
+    Keras numbers layer normalizations (`layer_normalization_7`) across the whole model. The one
+    with the lowest number in a scope is Google's LayerNorm, and the next one is LayerNorm_1.
     """
     names = {re.sub("^module/", "", key): key for key in keys}
     pattern = re.compile(r"(.*/)layer_normalization(?:_(\d+))?(/.*)")
@@ -141,13 +141,13 @@ def _googles_name(name: str) -> str | None:
     for pattern, replacement in _MODEL_GARDEN:
         if re.fullmatch(pattern, name):
             name = re.sub(pattern, replacement, name)
-            # Model Garden's type_embeddings are Google's token_type_embeddings.
+            # Model Garden's type_embeddings are called token_type_embeddings in Google's code.
             return name.replace("type_embeddings", "token_type_embeddings")
     return None
 
 
 def write(directory: str, config: AlbertConfig, weights: dict[str, np.ndarray]) -> None:
-    """Writes `model.ckpt-best` and albert_config.json in the format of the reference."""
+    """Writes `model.ckpt-best` and albert_config.json in the reference's format."""
     if config.hidden_act == "gelu_erf":
         raise UserError("--output_format=google: Google's code has no exact gelu ('gelu_erf')")
     tensors = {

@@ -1,7 +1,7 @@
-"""Downloads published models by name from the Hugging Face Hub, TF-Hub or Kaggle into a cache.
+"""Downloads published models from the Hugging Face Hub, TF-Hub or Kaggle to a local cache.
 
-Only this file imports huggingface_hub and tensorflow_hub. Their environment variables apply:
-HF_HOME (the cache), HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE; TFHUB_CACHE_DIR.
+No other module imports huggingface_hub or tensorflow_hub. Their environment variables apply:
+HF_HOME (cache directory), HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE; TFHUB_CACHE_DIR.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SCHEME = "hf://"
 _URLS = ("https://", "http://")
 _NAME = re.compile(r"hf://([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)(?:@([A-Za-z0-9_./-]+))?")
 _IN_CACHE = re.compile(r"models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{40})/?$")
-# The first existing file is used: safetensors come first, because they cannot run code.
+# In order of preference. safetensors files are preferred, because they cannot execute code.
 _WEIGHTS = (
     ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
     ("pytorch_model.bin",),
@@ -34,12 +34,12 @@ def is_name(path: str) -> bool:
 
 
 def is_pinned(name: str) -> bool:
-    """Returns whether a name contains a version: a commit, or a number at the end of a URL."""
+    """Returns whether a name includes a commit or, if it is a URL, a version number."""
     return bool(re.search(r"/\d+$" if name.startswith(_URLS) else "@[0-9a-f]{40}$", name))
 
 
 def cached_name(path: str) -> str | None:
-    """Returns the name of a model in the cache, hf://OWNER/NAME@COMMIT or a URL, else None."""
+    """Returns the URL or hf://OWNER/NAME@COMMIT of a cached model; None for other paths."""
     if found := _IN_CACHE.search(path):
         return f"{_SCHEME}{found[1]}/{found[2]}@{found[3]}"
     descriptor = path.rstrip("/") + ".descriptor.txt"  # tensorflow_hub's
@@ -50,10 +50,10 @@ def cached_name(path: str) -> str | None:
 
 
 def local_path(path: str) -> str:
-    """Downloads a published model if needed; returns its directory. Returns other paths unchanged.
+    """Returns the local directory of a published model, which is downloaded if needed.
 
-    A published model is named by hf://OWNER/NAME[@REVISION], or by a URL of TF-Hub or Kaggle.
-    REVISION is a branch, a tag or a commit; default: the newest commit.
+    The model is given as hf://OWNER/NAME[@REVISION], or as a TF-Hub or Kaggle URL. REVISION is a
+    branch, tag or commit (default: the newest commit). Other paths are returned unchanged.
     """
     if not is_name(path):
         return path
@@ -63,13 +63,13 @@ def local_path(path: str) -> str:
 
 
 def _from_tf_hub(url: str) -> str:
-    """Downloads a SavedModel if needed, and returns its directory; does not load the model."""
+    """Downloads a SavedModel, if needed, without loading it; returns its directory."""
     if "//huggingface.co/" in url:
         name = "/".join(url.split("/")[3:5])
         raise UserError(f"{url}: give the name of a model of the Hugging Face Hub: hf://{name}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # tensorflow_hub uses pkg_resources
-        import tensorflow_hub  # only here, because it imports Keras
+        import tensorflow_hub  # imported late, because it imports Keras
 
     try:
         return tensorflow_hub.resolve(url)
@@ -83,7 +83,7 @@ def _from_tf_hub(url: str) -> str:
 
 
 def _from_hugging_face(path: str) -> str:
-    """Downloads the files of a commit that this project reads; returns their cache directory."""
+    """Downloads the required files of a repository, if needed; returns their cache directory."""
     if not (found := _NAME.fullmatch(path)):
         raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
     name, revision = found.groups()
@@ -99,7 +99,7 @@ def _from_hugging_face(path: str) -> str:
             return hub.snapshot_download(name, revision=revision, local_files_only=True)
         info = hub.HfApi().model_info(name, revision=revision, files_metadata=True)
         wanted = _wanted([file.rfilename for file in info.siblings])
-        # Use the user's name of the revision: the cache stores it, so later calls need no network.
+        # Pass the revision as the user gave it: the cache records it for calls without network.
         directory = hub.snapshot_download(name, revision=revision, allow_patterns=wanted)
     except hub.errors.HFValidationError as error:
         raise UserError(f"{path}: {error}") from error
@@ -122,14 +122,14 @@ def _from_hugging_face(path: str) -> str:
     if os.path.basename(directory) != info.sha:
         raise UserError(f"{path}: it changed during the download: run the same command again")
     for file in info.siblings:
-        # The hub lists a SHA-256 only for files in LFS, such as weights.
+        # The hub provides a SHA-256 only for LFS files, such as weights.
         if file.rfilename in wanted and file.lfs:
             _check_hash(os.path.join(directory, file.rfilename), file.lfs["sha256"], path)
     return directory
 
 
 def _wanted(names: list[str]) -> list[str]:
-    """Returns the names of the files that this project reads."""
+    """Returns the names of the files to download."""
     for patterns in _WEIGHTS:
         weights = [n for n in names if any(fnmatch.fnmatch(n, pattern) for pattern in patterns)]
         if weights:
@@ -139,7 +139,7 @@ def _wanted(names: list[str]) -> list[str]:
 
 def _check_hash(path: str, expected: str, shown: str) -> None:
     if files.sha256(path) != expected:
-        os.remove(os.path.realpath(path))  # the file itself, because `path` is a link to it
+        os.remove(os.path.realpath(path))  # `path` is a symbolic link to this file
         os.remove(path)
         raise UserError(
             f"{shown}: {os.path.basename(path)} is damaged, its SHA-256 is not the hub's; it was "

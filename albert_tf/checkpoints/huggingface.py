@@ -1,6 +1,6 @@
-"""Reads and writes model directories of Hugging Face's transformers, without that package.
+"""Reads and writes models in the format of Hugging Face's transformers, without that package.
 
-A model without shared weights, with E == H and the exact gelu, is written as a BERT.
+A pre-trained model is saved as a BERT if it shares no weights, has E == H and uses the exact gelu.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from albert_tf.text.tokenization import TOKENIZER_CONFIG_FILE, WORDPIECE_FILE, A
 
 CONFIG_FILE = "config.json"
 SAFETENSORS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
-_SAFE_TORCH = "2.10"  # the same as in pyproject.toml
+_SAFE_TORCH = "2.10"  # keep in sync with pyproject.toml
 _DAMAGED = "{!r} is damaged or no file of its kind"
 
-# The settings of a run that the card lists.
+# Settings of a run that are included in the model card.
 _SETTINGS = (
     "origin",
     "learning_rate",
@@ -47,7 +47,7 @@ _SETTINGS = (
     "seed",
 )
 
-# Some files of Hugging Face store a variable a second time: second name -> first name.
+# Some Hugging Face files store a variable under two names. Maps the second name to the first.
 _ALIASES = {
     "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
     "predictions.decoder.bias": "predictions.bias",
@@ -55,18 +55,18 @@ _ALIASES = {
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
 _NOT_WEIGHTS = re.compile(r"(albert|bert)\.embeddings\.(position_ids|token_type_ids)")
-# Old conversions of BERTs from TensorFlow kept TensorFlow's names of layer normalizations.
+# Early conversions of BERT from TensorFlow kept TensorFlow's names for layer norm variables.
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
-# Variables that the common classes AlbertForMaskedLM and BertForMaskedLM lack.
+# Variables that the classes AlbertForMaskedLM and BertForMaskedLM do not have.
 _NOT_IN_MASKED_LM = r"^(albert\.pooler|sop_classifier|bert\.pooler|cls\.seq_relationship)\."
-# Hugging Face's ALBERT has this projection even if embedding_size == hidden_size (E == H).
+# Hugging Face's ALBERT always has this projection, even if embedding_size == hidden_size (E == H).
 _PROJECTION = tuple(
     f"albert.encoder.embedding_hidden_mapping_in.{name}" for name in ("weight", "bias")
 )
 
 
 def find_weights(directory: str) -> str | None:
-    """Returns the file of weights beside config.json, or None; prefers safetensors to PyTorch's."""
+    """Returns the path of a model's weights, or None; prefers safetensors to a PyTorch file."""
     if tf.io.gfile.exists(os.path.join(directory, CONFIG_FILE)):
         for name in (SAFETENSORS_FILE, TORCH_FILE):
             if tf.io.gfile.exists(path := os.path.join(directory, name)):
@@ -85,7 +85,7 @@ def read(
     allow_unused: str | None = None,
     table: name_map.Table = None,
 ) -> name_map.Imported:
-    """Reads config and weights of a directory. Further arguments: see `name_map.to_ours`."""
+    """Reads a model's config and weights. For other arguments see `name_map.to_ours`."""
     path = find_weights(directory)
     if path is None:
         raise UserError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
@@ -95,7 +95,7 @@ def read(
     table = table or (name_map.BERT_TABLE if family == "bert" else None)
     notes = []
     if family == "albert" and values.get("hidden_act") == "gelu" and config.hidden_act == "gelu":
-        # Hugging Face's configs of the v1 models have "gelu", but training used the tanh form.
+        # Hugging Face's configs for ALBERT v1 have "gelu", but training used the tanh form.
         notes.append('config.json has "gelu", which is read as the tanh form of ALBERT\'s code')
     if (epsilon := values.get("layer_norm_eps", 1e-12)) != 1e-12:
         notes.append(f"config.json has layer_norm_eps {shown(epsilon)}; here it is always 1e-12")
@@ -106,10 +106,10 @@ def read(
             name_map.check_size(config, os.path.getsize(local), "torch", allow_missing, table)
         try:
             tensors = _READERS[os.path.basename(path)](local)
-        except UserError as error:  # name the user's path in the message, not the local copy
+        except UserError as error:  # show the user's path instead of the local copy
             raise UserError(str(error).replace(local, path)) from error
     if not any(name.startswith(f"{family}.") for name in tensors):
-        # An AlbertModel or BertModel without heads has names without this prefix.
+        # Models without heads (AlbertModel, BertModel) have names without this prefix.
         tensors = {f"{family}.{name}": array for name, array in tensors.items()}
     tensors = {
         re.sub(r"\.(gamma|beta)$", lambda match: _OLD_NAMES[match[0]], name): array
@@ -132,8 +132,8 @@ def write_model(
 ) -> None:
     """Writes weights, config, vocabulary, tokenizer settings and a model card.
 
-    `model_dir`, if given, provides the metrics and settings for the card. `task` is the content of
-    task.json, None for a pre-trained model. Existing files are replaced.
+    If `model_dir` is given, the model card includes the metrics and settings found there. `task` is
+    the content of task.json, or None for a pre-trained model. Existing files are overwritten.
     """
     write(directory, model.config, name_map.arrays(model), task)
     _write_tokenizer(directory, tokenizer, model.config)
@@ -146,11 +146,11 @@ def write(
     weights: dict[str, np.ndarray],
     task: dict | None = None,
 ) -> None:
-    """Writes config.json and model.safetensors, which transformers' from_pretrained can read.
+    """Writes config.json and model.safetensors for transformers' from_pretrained.
 
-    Hugging Face's ALBERT has an embedding projection even if E == H: it is written as the identity.
-    A pre-trained model without shared weights, with E == H and the exact gelu is written as a BERT.
-    For a task also writes task.json, because Hugging Face's config lacks keys for some settings.
+    If an ALBERT has E == H, an identity projection is added, because Hugging Face's ALBERT always
+    has an embedding projection. For a fine-tuned model, task.json is also written, because
+    config.json has no keys for some of its settings.
     """
     family, architecture, table, of_task = "albert", "AlbertForPreTraining", None, {}
     if task is not None:
@@ -185,7 +185,7 @@ def write(
 def _values_of_task(config: AlbertConfig, task: dict, kind: Kind) -> dict:
     """Returns the entries of config.json that describe the task."""
     values: dict[str, Any] = {"classifier_dropout_prob": config.classifier_dropout_prob}
-    # Hugging Face's config also names the single output of a regression.
+    # In Hugging Face's config, the single output of a regression model has a label, too.
     if labels := task.get("labels", ["LABEL_0"] if kind.problem_type else None):
         values["id2label"] = {str(place): label for place, label in enumerate(labels)}
         values["label2id"] = {label: place for place, label in enumerate(labels)}
@@ -195,7 +195,7 @@ def _values_of_task(config: AlbertConfig, task: dict, kind: Kind) -> dict:
 
 
 def config_values(config: AlbertConfig) -> dict:
-    """Returns the values of Hugging Face's AlbertConfig for the same model."""
+    """Converts a config to the keys and values of Hugging Face's AlbertConfig."""
     names = {"gelu": "gelu_new", "gelu_erf": "gelu"}
     return {
         **reference_config.values(config),
@@ -206,7 +206,7 @@ def config_values(config: AlbertConfig) -> dict:
 
 
 def _is_bert(config: AlbertConfig) -> bool:
-    # Models trained here are written as ALBERTs: they use the tanh form, even bert_base.
+    # Models trained here are saved as ALBERTs, because even bert_base uses the tanh form of gelu.
     shares_nothing = config.parameter_sharing == "none" and config.inner_group_num == 1
     has_projection = config.embedding_size != config.hidden_size
     return config.hidden_act == "gelu_erf" and shares_nothing and not has_projection
@@ -215,8 +215,8 @@ def _is_bert(config: AlbertConfig) -> bool:
 def _write_tokenizer(directory: str, tokenizer: AlbertTokenizer, config: AlbertConfig) -> None:
     """Writes the vocabulary and Hugging Face's tokenizer_config.json.
 
-    With truncation=True, Hugging Face's tokenizer truncates texts to `model_max_length`. Without
-    this key it would not truncate, and the model would fail on a long text.
+    Hugging Face's tokenizer uses `model_max_length` if it is called with truncation=True. Without
+    this key, texts would not be truncated, and the model would fail on long texts.
     """
     tokenizer.save(directory)
     values = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer.do_lower_case}
@@ -229,7 +229,7 @@ def _write_tokenizer(directory: str, tokenizer: AlbertTokenizer, config: AlbertC
 def _write_card(
     directory: str, model_dir: str | None, config: AlbertConfig, task: dict | None
 ) -> None:
-    """Writes the model card README.md with data, metrics and settings, as far as they are known."""
+    """Writes the model card (README.md) with all known metrics, settings and data hashes."""
     results, run = (_read_run(model_dir, name) for name in ("results.json", RUN_FILE))
     figures = results.get("metrics", {})
     pipeline = KINDS[task["kind"]].pipeline if task else "fill-mask"
@@ -260,7 +260,7 @@ def _data(run: dict) -> str:
 
 
 def _read_run(model_dir: str | None, name: str) -> dict:
-    """Reads a JSON object from the model's directory, else from its parent; else returns {}."""
+    """Reads a JSON file in `model_dir` or its parent; returns {} if neither contains it."""
     if model_dir is None:
         return {}
     read, above = read_if_exists, os.path.dirname(model_dir.rstrip("/"))
@@ -280,8 +280,8 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
         raise UserError(
             f"{path}: reading it needs PyTorch: pip install 'torch>={_SAFE_TORCH}', {advice}"
         ) from error
-    # In earlier versions a file could run code (CVE-2025-32434) or corrupt memory (CVE-2026-24747)
-    # despite weights_only.
+    # In earlier versions, weights_only=True did not prevent a file from executing code
+    # (CVE-2025-32434) or corrupting memory (CVE-2026-24747).
     if _version(torch.__version__) < _version(_SAFE_TORCH):
         raise UserError(
             f"{path}: PyTorch {torch.__version__} is installed, in which such a file can run code: "
@@ -294,20 +294,20 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
     ):
         _check_torch_file(path)
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-        # A tensor with strides 0 can declare more values than its file contains.
+        # A tensor with a stride of 0 can have more elements than the file contains.
         if sum(tensor.numel() for tensor in tensors.values()) > os.path.getsize(path):
             raise UserError("it declares more values than it holds")
         return {name: tensor.detach().float().numpy() for name, tensor in tensors.items()}
 
 
 def _check_torch_file(path: str) -> None:
-    """Raises a UserError if reading the file could take more memory than the file's size."""
+    """Raises a UserError if loading a file could allocate more memory than its size on disk."""
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        # Despite weights_only, a file may call bytearray with any length. This search finds the
-        # name in every accepted file, because compressed archives are refused below.
+        # Even with weights_only=True, a file can allocate a bytearray of any length. Searching the
+        # raw bytes for the name is enough, because compressed archives are rejected below.
         if data.find(b"bytearray") >= 0:
             raise UserError("it holds a bytearray: expected tensors alone")
-    if zipfile.is_zipfile(path):  # torch's older format is never compressed
+    if zipfile.is_zipfile(path):  # PyTorch's older format is never compressed
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
         is_stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
@@ -316,7 +316,7 @@ def _check_torch_file(path: str) -> None:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    """Returns the first two numbers of a version, for comparisons."""
+    """Returns the major and minor version number."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 

@@ -1,14 +1,14 @@
-"""A model directory: training writes it; evaluation, fine-tuning and export read it.
+"""Reads and writes model directories, the output of training and input of all other programs.
 
-albert_config.json      the shape of the encoder
-spiece.model            the vocabulary
+albert_config.json      config of the encoder
+spiece.model            vocabulary
 tokenizer_config.json   whether text is lower-cased
 checkpoints/            tf.train checkpoints; weights under the key "model"
-best/                   a checkpoint of the weights with the best evaluation, if the run evaluates
-run.json                the settings of the run that wrote the directory
-origin.json             in a converted model: the published model's name and version, and the
-                        variables that the original lacked
-task.json               in a fine-tuned model: its kind, labels, lengths
+best/                   checkpoint with the best evaluation result, if the run evaluates
+run.json                settings of the run that wrote the directory
+origin.json             for converted models: name and version of the published model, and the
+                        variables that it did not contain
+task.json               for fine-tuned models: kind, labels, lengths
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RUN_FILE = "run.json"
 ORIGIN_FILE = "origin.json"
 TASK_FILE = "task.json"
 
-# TensorFlow's errors for a checkpoint that is truncated, altered or of another model.
+# Errors that TensorFlow raises if a checkpoint is truncated, modified or from another model.
 UNREADABLE = (
     *(tf.errors.OpError, DecodeError),
     *(AssertionError, ValueError, LookupError, RuntimeError),
@@ -43,16 +43,16 @@ UNREADABLE = (
 
 
 def reraise_store_error(error: Exception) -> None:
-    """Re-raises an error of UNREADABLE that the object store caused: the file may be intact."""
+    """Re-raises an error if it was caused by the object store, because the file may be intact."""
     if isinstance(error, tf.errors.PermissionDeniedError) or store_error(str(error)):
         raise error
 
 
 @contextlib.contextmanager
 def refuse_unreadable(message: str, *further: type[Exception]) -> Iterator[None]:
-    """Turns errors of UNREADABLE and `further` into a UserError with `message` and the reason.
+    """Converts errors in UNREADABLE and `further` to a UserError with `message` and the reason.
 
-    Errors of the object store are re-raised unchanged.
+    Errors caused by the object store are re-raised unchanged.
     """
     try:
         yield
@@ -65,16 +65,16 @@ def refuse_unreadable(message: str, *further: type[Exception]) -> Iterator[None]
 
 
 def checkpoints_directory(model_dir: str) -> str:
-    """Returns the path of a model directory's checkpoints."""
+    """Returns the path of the checkpoints in a model directory."""
     return os.path.join(model_dir, "checkpoints")
 
 
 def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
     """Returns the prefixes of the checkpoints in a directory, sorted by step.
 
-    Looks for the checkpoints' files, because TensorFlow's own list (the file `checkpoint`) may be
-    lost, damaged or outdated. `unfinished` includes checkpoints without the .index file, which is
-    written last. The directory need not exist.
+    The files are listed, because TensorFlow's file `checkpoint` may be missing, damaged or
+    outdated. The .index file of a checkpoint is written last. If `unfinished` is True, checkpoints
+    without this file are included. The list is empty if the directory does not exist.
     """
     ends = r"index|data-\d+-of-\d+" if unfinished else "index"
     matches = [re.fullmatch(rf"ckpt-(\d+)\.(?:{ends})", name) for name in files.names_in(directory)]
@@ -113,9 +113,9 @@ def find_checkpoint(path: str) -> tuple[str, str]:
 
 
 def find_best_checkpoint(path: str) -> tuple[str, str]:
-    """Does what find_checkpoint does, but prefers best/ in the directory of a fine-tuned model.
+    """Same as find_checkpoint, but prefers best/ if the model is fine-tuned.
 
-    Fine-tuning reports the metrics of best/, which it writes only if there is a dev set.
+    Fine-tuning reports the metrics of best/. It exists only if there is a dev set.
     """
     best = os.path.join(path, BEST_DIR)
     is_fine_tuned = tf.io.gfile.exists(os.path.join(path, TASK_FILE))
@@ -123,13 +123,13 @@ def find_best_checkpoint(path: str) -> tuple[str, str]:
 
 
 def check_pretrained(model_dir: str) -> None:
-    """Raises a UserError for a fine-tuned model and for an unfinished fine-tuning run."""
+    """Raises a UserError if the model is fine-tuned or its fine-tuning is not finished."""
     if tf.io.gfile.exists(os.path.join(model_dir, TASK_FILE)):
         raise UserError(
             f"{model_dir!r} is a fine-tuned model: expected a pre-trained one (a fine-tuned one "
             "can be exported, see export.export_saved_model)"
         )
-    # Fine-tuning writes run.json above the seeds' directories, and task.json when a seed ends.
+    # Fine-tuning writes run.json to the parent of all seeds, and task.json when a seed has ended.
     runs = [os.path.join(path, RUN_FILE) for path in (model_dir, _parent(model_dir))]
     if os.path.basename(model_dir.rstrip("/")).startswith("seed_") and (
         [tf.io.gfile.exists(run) for run in runs] == [False, True]
@@ -140,7 +140,7 @@ def check_pretrained(model_dir: str) -> None:
 
 
 def refuse_seeds(path: str) -> None:
-    """Raises a UserError if the directory is a fine-tuning run with one model per seed."""
+    """Raises a UserError if `path` is a fine-tuning run, which contains one model per seed."""
     if seeds := sorted(tf.io.gfile.glob(os.path.join(path, "seed_*"))):
         raise UserError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")
 
@@ -150,9 +150,9 @@ def _parent(path: str) -> str:
 
 
 def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
-    """Reads the config of a checkpoint's model, with the checkpoint's number of layers.
+    """Reads the config of a model, with the number of layers in the given checkpoint.
 
-    With --depth_schedule an early checkpoint has fewer layers than albert_config.json specifies.
+    With --depth_schedule, early checkpoints have fewer layers than albert_config.json specifies.
     """
     config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
     schedule = recorded_settings(model_dir).get("depth_schedule", [])
@@ -173,10 +173,10 @@ def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
 
 
 def trained_length(model_dir: str, config: AlbertConfig) -> int:
-    """Returns the maximum sequence length, in pieces, used to train a model directory's model.
+    """Returns the maximum sequence length that a model was trained with, in pieces.
 
-    Fine-tuning records the length in task.json, pre-training in run.json. A converted checkpoint
-    has neither file: the length is then the number of rows of the position table.
+    Fine-tuning records the length in task.json, pre-training in run.json. If neither records it, as
+    in a converted pre-trained model, the number of position embeddings is returned.
     """
     for name in (TASK_FILE, RUN_FILE):
         if length := read_if_exists(model_dir, name).get("max_seq_length"):
@@ -190,7 +190,7 @@ def trained_length(model_dir: str, config: AlbertConfig) -> int:
 
 
 def read_origin(model_dir: str) -> str | None:
-    """Returns the name of the published model from which a model was converted, if known."""
+    """Returns the name of the published model that a model was converted from, or None."""
     for name in (ORIGIN_FILE, RUN_FILE):
         if origin := read_if_exists(model_dir, name).get("origin"):
             return origin
@@ -198,38 +198,38 @@ def read_origin(model_dir: str) -> str | None:
 
 
 def read_fresh(model_dir: str) -> str:
-    """Returns the names, separated by commas, of the variables that a converted model lacked."""
+    """Returns the comma-separated names of variables that conversion initialised randomly."""
     return read_if_exists(model_dir, ORIGIN_FILE).get("freshly_initialised", "")
 
 
 def recorded_settings(directory: str) -> dict:
-    """Returns what a run recorded in run.json; {} if it is missing."""
+    """Returns the content of run.json, or {} if the file does not exist."""
     return read_if_exists(directory, RUN_FILE)
 
 
 def read_if_exists(directory: str, name: str) -> dict:
-    """Reads a JSON object from a directory; returns {} if there is no such file."""
+    """Reads a JSON file in a directory; returns {} if the file does not exist."""
     return files.read_json_if_exists(os.path.join(directory, name))
 
 
 def length_of_data(checkpoint: str) -> int:
-    """Returns the size of a checkpoint's data files in bytes; a damaged index may declare more."""
+    """Returns the size of a checkpoint's data files in bytes, without reading the index."""
     return sum(tf.io.gfile.stat(path).length for path in tf.io.gfile.glob(checkpoint + ".data-*"))
 
 
 def check_index(shapes: Mapping[str, Sequence[int]], num_bytes: int) -> None:
-    """Raises a UserError if an index declares more values than `num_bytes`; call before reading."""
+    """Raises a UserError if an index declares more than `num_bytes` values; call before reading."""
     if sum(map(math.prod, shapes.values())) > num_bytes:
         raise UserError("its index declares more than its data hold")
 
 
 def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
-    """Reads all weights of a model whose variables exist; the checkpoint must contain them all."""
+    """Restores all existing variables of a model, which must all be in the checkpoint."""
     _read(tf.train.Checkpoint(model=model), checkpoint)
 
 
 def restore_encoder(encoder: tf.keras.layers.Layer, checkpoint: str) -> None:
-    """Reads an AlbertEncoder's weights from a checkpoint of any model that contains an encoder."""
+    """Restores an AlbertEncoder from the checkpoint of any model that contains an encoder."""
     _read(tf.train.Checkpoint(model=tf.train.Checkpoint(encoder=encoder)), checkpoint)
 
 
@@ -237,24 +237,24 @@ def _read(target: tf.train.Checkpoint, checkpoint: str) -> None:
     with refuse_unreadable(f"{checkpoint!r} does not hold this model's weights"):
         shapes = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
         check_index(shapes, length_of_data(checkpoint))
-        # Without expect_partial TensorFlow prints a line for each value that the model lacks.
+        # expect_partial suppresses TensorFlow's warnings about unused values in the checkpoint.
         target.read(checkpoint).expect_partial().assert_existing_objects_matched()
 
 
 def load_for_pretraining(path: str) -> tuple[AlbertForPreTraining, str]:
-    """Returns the pre-training model of a model directory or checkpoint, and its directory."""
+    """Loads a pre-training model by directory or checkpoint. Returns the model and directory."""
     model_dir, checkpoint = find_checkpoint(path)
     check_pretrained(model_dir)
     model = AlbertForPreTraining(read_config(model_dir, checkpoint))
     model.create_variables()
     restore_weights(model, checkpoint)
-    # SentenceScorer refuses a model with a random masked LM.
+    # SentenceScorer rejects a model if its masked-LM head is randomly initialised.
     model.masked_lm.is_drawn_afresh = "masked_lm/" in read_fresh(model_dir)
     return model, model_dir
 
 
 def save_for_pretraining(model: AlbertForPreTraining, model_dir: str) -> None:
-    """Writes config and weights as a model directory; AlbertTokenizer.save adds the vocabulary."""
+    """Saves config and weights to a model directory. AlbertTokenizer.save adds the vocabulary."""
     model.config.write(os.path.join(model_dir, CONFIG_FILE))
     prefix = os.path.join(checkpoints_directory(model_dir), "ckpt")
     tf.train.Checkpoint(model=model).save(prefix)

@@ -1,13 +1,13 @@
-"""Maps the variables of AlbertForPreTraining between our, Google's and Hugging Face's names.
+"""Converts variable names between this project, Google's checkpoints and Hugging Face's models.
 
-BERT_TABLE has the names of BERTs, which are read as models without shared weights (E == H).
-reference_config.py defines how foreign configs describe shared weights. Weights stay the same bit
-for bit in a conversion and back. If foreign files have copies of a shared attention or feed-forward
-half, reading merges these copies into one variable.
+BERT_TABLE is for BERT models, which are read as ALBERTs without shared weights (E == H). See
+reference_config.py for weight sharing in foreign configs. A conversion and its inverse preserve all
+weights bit for bit. Foreign files may contain several copies of shared attention or feed-forward
+weights. These copies become one variable.
 
 Source: the reference's modeling.py; Hugging Face's modeling_albert.
-Deviation: layer i belongs to group i * groups // layers, in integers. The reference computes
-int(i / layers * groups): with 22 layers in 22 groups, or 23 in 23, rounding skips a group.
+Deviation: the group of layer i is i * groups // layers, computed in integers. The reference uses
+int(i / layers * groups), which skips a group for 22 layers in 22 groups or 23 in 23.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from albert_tf.kinds import Kind
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 
-# Variables of a layer: our name, Google's, Hugging Face's, and which of the latter two store the
-# matrix as [out, in]. Our matrices are [in, out].
+# Variables of each layer type: our name, Google's, Hugging Face's, and which of the two formats
+# store the matrix transposed, as [out, in]. Our matrices are [in, out].
 _LEAVES = {
     "dense": (
         ("/kernel", "/kernel", ".weight", ("torch",)),
@@ -48,14 +48,14 @@ _LEAVES = {
     "vector": (("", "", "", ()),),
 }
 
-# A row: a layer's or variable's names (ours, Google's, Hugging Face's), its key in _LEAVES, and the
-# shape of its largest part as letters of _SIZES or numbers. {a} and {f} are the indices of our
-# attention and feed-forward, {g} and {j} of the foreign group and inner group. None means _TABLE.
+# One row per layer or variable: our name, Google's, Hugging Face's, the key in _LEAVES, and
+# the shape of the largest variable as keys of _SIZES or numbers. {a} and {f} are our indices of
+# attention and feed-forward, {g} and {j} the foreign group and inner group. None means _TABLE.
 Table = Optional[tuple[tuple, ...]]
 
 
 def _rows(scopes: str, text: str) -> tuple[tuple, ...]:
-    """Returns a row for each line of `text`; `scopes` are the prefixes of the three names."""
+    """Parses one row per line of `text`; `scopes` contains the prefixes of the three names."""
     rows = []
     for line in text.strip().splitlines():
         *names, kind, shape = line.split()
@@ -106,7 +106,7 @@ _TABLE = (
     ),
 )
 
-# Our names within a layer -> the names in Google's BERTs, below layer_{g}.
+# Maps our names within a layer to Google's BERT names in the scope layer_{g}.
 _BERT_LAYER = {
     "attention_{a}/query": "attention/self/query",
     "attention_{a}/key": "attention/self/key",
@@ -120,17 +120,17 @@ _BERT_LAYER = {
 
 
 def _bert_row(ours: str, google: str, _: str, kind: str, shape: str) -> tuple:
-    """Returns a row of BERT_TABLE. Outside its layers Google uses the names of an ALBERT."""
+    """Converts a row to BERT_TABLE. Google's names for BERT and ALBERT differ only in layers."""
     if name := _BERT_LAYER.get(ours.removeprefix("encoder/")):
         google = f"bert/encoder/layer_{{g}}/{name}"
-    # Hugging Face's BERTs have Google's names with dots; only layers and output biases differ.
+    # Hugging Face uses Google's names with dots, except for layer numbers and output biases.
     torch = google.replace("layer_{g}", "layer/{g}").replace("output_bias", "bias")
     return ours, google, torch.replace("/", "."), kind, shape
 
 
 BERT_TABLE = tuple(itertools.starmap(_bert_row, _TABLE))
 
-# A regular expression for our names of the variables outside the encoder.
+# Matches our names of all variables outside the encoder.
 OUR_HEADS = "^(masked_lm|sentence_order)/"
 
 _SIZES = {
@@ -144,35 +144,35 @@ _SIZES = {
 
 
 class Variable(NamedTuple):
-    """A variable's names: ours (see `model_variables`), Google's and Hugging Face's."""
+    """The names of a variable in all three formats. See `model_variables` for our names."""
 
     ours: str
     google: str
     torch: str
-    transposed: tuple[str, ...]  # which of "google", "torch" store the transposed matrix
+    transposed: tuple[str, ...]  # formats ("google", "torch") that store the matrix transposed
     shape: tuple[int, ...]  # in our model
 
 
 class Imported(NamedTuple):
-    """A model read from foreign files."""
+    """A model that was read from foreign files."""
 
     config: AlbertConfig
-    weights: dict[str, np.ndarray]  # our name -> float32; may lack variables of allow_missing
-    directory: str  # where the vocabulary is, if there is one
+    weights: dict[str, np.ndarray]  # maps our names to float32 arrays; omits missing variables
+    directory: str  # contains the vocabulary, if there is one
     notes: list[str]  # for the user
 
 
 def fine_tuned_table(kind: Kind, task: dict) -> Table:
-    """Returns the rows of _TABLE for a fine-tuned model; `task` is the content of task.json."""
+    """Returns the table of a fine-tuned model; `task` is the content of its task.json."""
     encoder = [row for row in _TABLE if row[0].startswith("encoder/")]
-    if not kind.has_pooler:  # Hugging Face's model has none either
+    if not kind.has_pooler:  # Hugging Face's model has no pooler either
         encoder = [row for row in encoder if row[0] != "encoder/pooler"]
     head = (kind.our_head, "", kind.torch_head, "dense", ("H", kind.num_outputs(task)))
     return (*encoder, head)
 
 
 def variables(config: AlbertConfig, table: Table = None) -> Iterator[Variable]:
-    """Yields a model's variables; yields one n times if foreign files store n copies of it."""
+    """Yields all variables of a model, once for each copy that foreign files contain."""
     for *names, kind, letters in table or _TABLE:
         if names[0].endswith("/projection") and config.embedding_size == config.hidden_size:
             continue
@@ -199,9 +199,10 @@ def check_size(
     allow_missing: str | None = None,
     table: Table = None,
 ) -> None:
-    """Raises a UserError if a file is too short for the config's weights at 16 bits each.
+    """Raises a UserError if a file is too small for the config's weights at 16 bits each.
 
-    Call it before you build the model. Arguments: see `to_ours`; `dialect` may also be "ours".
+    Call this before building the model. For the arguments see `to_ours`; `dialect` may also be
+    "ours".
     """
     shapes = {getattr(variable, dialect): variable.shape for variable in variables(config, table)}
     expected = sum(math.prod(shapes[name]) for name in _not_matching(list(shapes), allow_missing))
@@ -213,11 +214,11 @@ def check_size(
 
 
 def _blocks(config: AlbertConfig) -> Iterator[dict[str, int]]:
-    """Yields, for each block of a foreign model, the indices that fill in a row of _TABLE."""
+    """Yields the indices to insert in the rows of _TABLE, for each block of a foreign model."""
     plan = sharing_plan(config)
     groups = reference_config.on_their_side(config).num_hidden_groups
     for group in range(groups):
-        # The first layer i with i * groups // num_hidden_layers == group.
+        # The first layer i for which i * groups // num_hidden_layers == group.
         first_layer = -(-group * config.num_hidden_layers // groups)
         for inner in range(config.inner_group_num):
             attention, feed_forward = plan[first_layer * config.inner_group_num + inner]
@@ -233,14 +234,19 @@ def to_ours(
     allow_unused: str | None = None,
     table: Table = None,
 ) -> dict[str, np.ndarray]:
-    """Translates a whole checkpoint to a dict from our names to float32 arrays.
+    """Converts a checkpoint to a dict that maps our names to float32 arrays.
 
-    `dialect`, "google" or "torch", defines the names in `tensors`; `source` names the file in
-    errors; `table` None is the table of AlbertForPreTraining. `allow_missing` and `allow_unused`
-    are regular expressions for names in `tensors`: variables that the checkpoint may lack, and
-    variables that the model may lack. Of the encoder only the pooler may be missing.
+    Args:
+      tensors: all arrays of the checkpoint, by name.
+      config: the model's config.
+      dialect: format of the names in `tensors`, "google" or "torch".
+      source: name of the file in error messages.
+      allow_missing: regular expression for names that may be missing in the checkpoint. In the
+        encoder only the pooler may be missing.
+      allow_unused: regular expression for names in the checkpoint that the model may lack.
+      table: None for AlbertForPreTraining.
 
-    Raises a UserError if a variable is missing or unused and no expression allows it.
+    Raises a UserError for other missing or unused variables.
     """
     rows = {getattr(variable, dialect): variable for variable in variables(config, table)}
     missing = [name for name in rows if name not in tensors]
@@ -269,10 +275,10 @@ def to_ours(
 
 
 def _as_weight(array: np.ndarray, where: str) -> np.ndarray:
-    """Returns an array as float32; raises a UserError if it is not floating or not finite."""
+    """Casts an array to float32; raises a UserError if it is not floating-point or not finite."""
     if not tf.as_dtype(array.dtype).is_floating:
         raise UserError(f"{where} holds {array.dtype}, expected floating-point weights")
-    with np.errstate(over="ignore"):  # an overflow gives infinity, which is refused below
+    with np.errstate(over="ignore"):  # an overflow results in infinity, which is rejected below
         array = array.astype(np.float32)
     if not np.isfinite(array).all():
         raise UserError(f"{where} has values that are NaN or infinite: the file is damaged")
@@ -282,7 +288,7 @@ def _as_weight(array: np.ndarray, where: str) -> np.ndarray:
 def from_ours(
     weights: Mapping[str, np.ndarray], config: AlbertConfig, dialect: str, table: Table = None
 ) -> dict[str, np.ndarray]:
-    """Translates the weights of a whole model into foreign names; the inverse of `to_ours`."""
+    """Converts the weights of a model to foreign names. This is the inverse of `to_ours`."""
     tensors = {}
     for variable in variables(config, table):
         array = weights[variable.ours]
@@ -292,10 +298,10 @@ def from_ours(
 
 
 def model_variables(model: AlbertForPreTraining) -> dict[str, tf.Variable]:
-    """Returns our name -> variable, for a model whose variables exist.
+    """Returns a dict mapping our names to variables, which must have been created.
 
-    Our name is the variable's path in the model (`encoder/attention_0/query/kernel`) without the
-    block, because several blocks may share the variable.
+    Our name is the path of a variable in the model (`encoder/attention_0/query/kernel`). It does
+    not include the block, because several blocks may share a variable.
     """
     named = {}
     for variable in model.variables:
@@ -306,21 +312,21 @@ def model_variables(model: AlbertForPreTraining) -> dict[str, tf.Variable]:
 
 
 def arrays(model: AlbertForPreTraining) -> dict[str, np.ndarray]:
-    """Returns our name -> value of each variable."""
+    """Returns a dict mapping our names to the values of all variables."""
     return {name: variable.numpy() for name, variable in model_variables(model).items()}
 
 
 def build(imported: Imported, source: str) -> tuple[AlbertForPreTraining, list[str]]:
-    """Returns the model of an import with its weights, and the missing variables: see `assign`."""
+    """Builds an imported model. Also returns the names of missing variables, see `assign`."""
     model = AlbertForPreTraining(imported.config)
     return model, assign(model, imported, source)
 
 
 def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
-    """Creates the variables of a model and assigns the weights of an import.
+    """Creates the variables of a model and assigns the imported weights.
 
-    Returns our names of the variables that the import lacks and that keep their initial values.
-    Raises a UserError if the shape of a weight differs from the config.
+    Returns our names of the variables that were missing and keep their initial values. Raises a
+    UserError if the shape of a weight does not match the config.
     """
     model.create_variables()
     fresh = []
@@ -351,7 +357,7 @@ def _refuse(names: list[str], what: str, remedy: str) -> None:
 
 
 def _pattern_of(names: list[str]) -> str:
-    """Returns a shell-quoted regular expression for the variables' layers; "REGEX" for too many."""
+    """Returns a shell-quoted regular expression for the names, or "REGEX" for over 5 layers."""
     layers = sorted({re.split("[./][^./]+$", name)[0] for name in names})
     layers = [
         name

@@ -1,4 +1,4 @@
-"""Reads a pre-trained model and its tokenizer from a directory of any supported form."""
+"""Loads pre-trained models and their tokenizers from all supported formats."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import WORDPIECE_FILE, AlbertTokenizer, read_do_lower_case
 
-# If a larger share of the pieces has capital letters, the model is probably cased.
+# If more than this share of the pieces contains capital letters, the model is probably cased.
 _MOST_CAPITALS = 0.01
 
-# A regular expression for the heads' variables in Google's and in Hugging Face's names.
+# Matches Google's and Hugging Face's names of the variables in the heads.
 HEADS = r"predictions|seq_relationship|sop_classifier"
 
 
 def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertTokenizer]:
-    """Reads a model and its tokenizer from a directory, or a published model by its name.
+    """Loads a local or published model and its tokenizer.
 
-    Missing heads are freshly initialised. A warning lists these heads, and any difference from the
-    computations of the model's original code.
+    Missing heads are randomly initialised. A warning lists these heads, and any known difference
+    from the model's original code.
 
-    A fine-tuned model (`runs/rte/seed_1`, or a Hugging Face model) has the class of its task, such
-    as AlbertForSequenceClassification. Its labels, in the order of the logits, are in task.json, or
-    in `id2label` of Hugging Face's config.json.
+    The class of a fine-tuned model (`runs/rte/seed_1`, or a Hugging Face model) depends on its
+    task, such as AlbertForSequenceClassification. The labels are in task.json, or in `id2label` of
+    Hugging Face's config.json, in the order of the logits.
 
     Args:
       path: a model directory of this project or one of its checkpoints; a checkpoint of Google's
         code or a TF-Hub module; an encoder of Model Garden or TF2-Hub with albert_config.json; a
-        local Hugging Face model; an export, which gives the encoder only (`exports/base/1`, or
-        `exports/base`: its newest version); or the name of a published model, see hub.local_path.
+        local Hugging Face model; an export, from which only the encoder is loaded
+        (`exports/base/1`, or `exports/base` for the newest version); or a published model, see
+        hub.local_path.
 
     Returns:
-      The model (an AlbertForPreTraining, or a fine-tuned model's class) and its tokenizer.
+      The model (an AlbertForPreTraining or the class of the task) and its tokenizer.
 
     Raises a UserError if `path` is none of these, or if it has no vocabulary.
     """
@@ -58,7 +59,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
         model.create_variables()
         saved_model.restore_encoder(model.encoder, path)
         warnings.warn(f"{path}: an export, so the heads are freshly initialised", stacklevel=2)
-        model.masked_lm.is_drawn_afresh = True  # SentenceScorer refuses it
+        model.masked_lm.is_drawn_afresh = True  # SentenceScorer rejects it
         return model, tokenizer
     for owner in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
         if owner and tf.io.gfile.exists(os.path.join(owner, model_directory.TASK_FILE)):
@@ -77,14 +78,14 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
 def save_pretrained(
     model: AlbertForPreTraining, tokenizer: AlbertTokenizer, directory: str | os.PathLike
 ) -> None:
-    """Writes a model directory of Hugging Face's transformers.
+    """Saves a model in the format of Hugging Face's transformers.
 
     Args:
-      model: a model whose variables exist.
-      tokenizer: the model's tokenizer; its vocabulary is written too.
-      directory: a new directory; it is written completely or not at all.
+      model: a model whose variables have been created.
+      tokenizer: the model's tokenizer, which is saved with its vocabulary.
+      directory: a new directory. It is written atomically.
 
-    Raises a UserError if the model has another class.
+    Raises a UserError if `model` is not an AlbertForPreTraining.
     """
     if not isinstance(model, AlbertForPreTraining):
         raise UserError(
@@ -99,10 +100,10 @@ def save_pretrained(
 def read(
     path: str, allow_missing: str | None = None, allow_unused: str | None = None
 ) -> tuple[tf.keras.Model, str, list[str], str]:
-    """Reads a pre-training model. Further arguments: see `name_map.to_ours`.
+    """Reads a pre-training model. For the optional arguments see `name_map.to_ours`.
 
     Returns the model, the directory of its vocabulary, notes for the user, and the comma-separated
-    names of the variables that were missing and are freshly initialised.
+    names of missing variables, which are randomly initialised.
     """
     model_directory.check_pretrained(path)
     if is_model_directory(path):
@@ -121,23 +122,23 @@ def read(
             )
         model, missing = name_map.build(imported, path)
         directory, notes, fresh = imported.directory, imported.notes, ", ".join(missing)
-        model.masked_lm.is_drawn_afresh = "masked_lm/" in fresh  # then SentenceScorer refuses it
+        model.masked_lm.is_drawn_afresh = "masked_lm/" in fresh  # SentenceScorer rejects it
     if fresh:
         notes.append(f"missing, freshly initialised: {fresh}")
     return model, directory, notes, fresh
 
 
 def is_pretrained(path: str) -> bool:
-    """Returns whether a path is a model without a task, in any form that `read` supports."""
+    """Returns whether `path` is a pre-trained model in any format that `read` supports."""
     if tf.io.gfile.isdir(model_directory.checkpoints_directory(path)) and not fine_tuned.find(path):
-        model_directory.check_pretrained(path)  # refuses a seed of unfinished fine-tuning
+        model_directory.check_pretrained(path)  # rejects unfinished fine-tuning runs
     if saved_model.is_saved_model(path) or fine_tuned.find(path):
         return False
     return bool(is_model_directory(path) or huggingface.find_weights(path) or google.find(path))
 
 
 def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[str]:
-    """Returns notes on a model's vocabulary; raises a UserError if it belongs to another model."""
+    """Returns notes on the vocabulary; raises a UserError if it is too large for the model."""
     rows, pieces = model.config.vocab_size, tokenizer.vocab_size
     if pieces > rows:
         raise UserError(
@@ -158,7 +159,7 @@ def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[
 
 
 def is_model_directory(path: str) -> bool:
-    """Returns whether a path is a model directory, its best weights or one of its checkpoints."""
+    """Returns whether `path` is a model directory, its best/, or one of its checkpoints."""
     if tf.io.gfile.isdir(model_directory.checkpoints_directory(path)):
         return True
     try:
@@ -171,11 +172,11 @@ def is_model_directory(path: str) -> bool:
 def read_tokenizer(
     directory: str, spm_model_file: str | None = None, do_lower_case: bool | None = None
 ) -> AlbertTokenizer:
-    """Returns the tokenizer of a model in a directory.
+    """Loads the tokenizer from the directory of a model.
 
-    `spm_model_file` defaults to the directory's SentencePiece model (*.model) or, without one, its
-    WordPiece vocabulary (vocab*.txt). `do_lower_case` defaults to the directory's setting, or with
-    a given `spm_model_file` to true.
+    `spm_model_file` defaults to the directory's SentencePiece model (*.model) or, if there is none,
+    its WordPiece vocabulary (vocab*.txt). `do_lower_case` defaults to the directory's setting, or
+    to True if `spm_model_file` is given.
     """
     if spm_model_file is None:
         found = tf.io.gfile.glob(os.path.join(directory, "*.model"))

@@ -1,15 +1,15 @@
-"""Reads and writes configs of the reference and of Hugging Face, which have another sharing rule.
+"""Reads and writes the reference's and Hugging Face's configs, which describe sharing by groups.
 
-Their code shares all weights within a group of layers, and none between groups:
+Both share all weights within a group of layers, and no weights between groups:
 
 | parameter_sharing here | foreign config |
 |---|---|
 | "all" | the same `num_hidden_groups` and `inner_group_num` |
 | "none" | `num_hidden_groups` = `num_hidden_layers`: each layer is a group |
-| "attention", "ffn" | written like "none"; every group gets a copy of the shared half |
+| "attention", "ffn" | written like "none"; the shared weights are copied to every group |
 
-A foreign config with as many groups as layers is read as "none": the outputs are the same, and
-"none" keeps its meaning if the number of layers changes. A BERT is read as "none" with E == H.
+A foreign config with as many groups as layers is read as "none". The outputs are the same, and
+"none" remains correct if the number of layers changes. A BERT is read as "none" with E == H.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
 
-# In Hugging Face's ALBERT configs "gelu" may mean the exact or the tanh form: see huggingface.read.
-# Our own key is unambiguous.
+# "gelu" in Hugging Face's ALBERT configs can be the exact or the tanh form, see huggingface.read.
+# This additional key is unambiguous.
 OUR_ACTIVATION = "albert_tf_hidden_act"
-BERT_FILE = "bert_config.json"  # the config file of Google's BERTs
+BERT_FILE = "bert_config.json"  # config file of Google's BERT models
 _FAMILIES = ("albert", "bert")
 
-# Required, because programs differ in the defaults of these keys.
+# These keys are required, because their defaults differ between programs.
 _REQUIRED_KEYS = (
     "vocab_size",
     "embedding_size",
@@ -41,7 +41,7 @@ _REQUIRED_KEYS = (
 
 
 def on_their_side(config: AlbertConfig) -> AlbertConfig:
-    """Returns the config of the same model for code that shares weights only within groups."""
+    """Returns the equivalent config for code that shares weights only within groups."""
     if config.parameter_sharing == "all":
         return config
     return dataclasses.replace(
@@ -50,7 +50,7 @@ def on_their_side(config: AlbertConfig) -> AlbertConfig:
 
 
 def values(config: AlbertConfig) -> dict:
-    """Returns the content of a config file for the reference."""
+    """Returns the content of a config file in the reference's format."""
     fields = dataclasses.asdict(on_their_side(config))
     del fields["parameter_sharing"]
     return fields
@@ -88,7 +88,7 @@ def read(path: str) -> AlbertConfig:
             parameter_sharing="none",
         )
     activation = found.get(OUR_ACTIVATION, config.hidden_act)
-    # Foreign code shares all weights of a group and no others.
+    # Foreign code shares all weights within a group and no others.
     config = dataclasses.replace(config, hidden_act=activation, parameter_sharing="all")
     if config.num_hidden_groups == config.num_hidden_layers > 1:
         return dataclasses.replace(config, num_hidden_groups=1, parameter_sharing="none")

@@ -1,7 +1,7 @@
-"""Reads encoder, config and vocabulary from an exported SavedModel.
+"""Reads the encoder, config and vocabulary of an exported SavedModel.
 
-A SavedModel is a program. This module only reads the files of its config, vocabulary and variables;
-it neither loads nor runs its functions.
+A SavedModel may contain arbitrary code. This module reads only the config, vocabulary and variable
+files. It does not load or execute any functions.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ def is_export(path: str) -> bool:
 
 
 def _lacking(path: str) -> str | None:
-    """Returns a file that export.export_saved_model writes and this SavedModel lacks, or None."""
+    """Returns the first file of an export that is missing in this SavedModel, or None."""
     vocabulary = os.path.basename(find_vocabulary(os.path.join(path, "assets")))
     needed = [f"assets/{CONFIG_FILE}", f"assets/{vocabulary}", files.PROVENANCE_FILE]
     return next((n for n in needed if not tf.io.gfile.exists(os.path.join(path, n))), None)
 
 
 def variables_prefix(path: str) -> str:
-    """Returns the prefix of the files that hold a SavedModel's variables."""
+    """Returns the checkpoint prefix of a SavedModel's variables."""
     return os.path.join(path, "variables", "variables")
 
 
 def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]:
-    """Reads config and tokenizer from an export of export.export_saved_model."""
+    """Reads the config and tokenizer of a model that export.export_saved_model wrote."""
     if name := _lacking(path):
         raise UserError(
             f"{path!r} is a SavedModel without {name}: expected one written by "
@@ -65,7 +65,7 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
 
 
 def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
-    """Assigns the encoder weights of a SavedModel to an AlbertEncoder, matched by name."""
+    """Restores an AlbertEncoder from a SavedModel. Variables are matched by name."""
     with refuse_unreadable(f"{path!r} does not hold its config's weights"):
         reader = tf.train.load_checkpoint(variables_prefix(path))
         keys = {_name_in_encoder(n): key for n, key in variable_keys(reader).items()}
@@ -73,14 +73,14 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
         for variable in encoder.weights:
             name = _name_in_encoder(variable.name.removesuffix(":0"))
             key = keys.get(name)
-            # Compare shapes before reading, because the index comes from an untrusted source.
+            # Compare shapes before reading, because the index cannot be trusted.
             if shapes.get(key) != variable.shape.as_list() or dtypes[key] not in _FLOATS:
                 raise UserError(f"it has no {name} of shape {variable.shape}")
             variable.assign(reader.get_tensor(key).astype(np.float32))
 
 
 def variable_keys(reader) -> dict[str, str]:
-    """Returns variable name -> checkpoint key; {} for a checkpoint of TensorFlow 1."""
+    """Returns a dict mapping variable names to checkpoint keys; empty for TensorFlow 1."""
     if not reader.has_tensor(_GRAPH):
         return {}
     graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH))
@@ -90,5 +90,5 @@ def variable_keys(reader) -> dict[str, str]:
 
 
 def _name_in_encoder(name: str) -> str:
-    # In an export of the encoder alone, names have no prefix for the model.
+    # In encoder-only exports, names do not start with the name of a model.
     return "".join(name.partition("encoder/")[1:])

@@ -1,1 +1,1 @@
-"""Code shared by all programs: start and end, flags, and the output directory."""
+"""Code shared by all programs: startup, flags, error handling and the output directory."""

@@ -1,6 +1,6 @@
-"""The command `albert`: `albert pretrain --help` runs `python -m pipelines.pretrain --help`.
+"""Implements the command `albert`, which is installed by the wheel and works in any directory.
 
-The wheel installs this command, which works in any directory.
+For example, `albert pretrain --help` runs `python -m pipelines.pretrain --help`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from albert_tf.jobs import program
 
-# Modules of a checkout, in the order in which a user needs the programs.
+# Modules of the programs in a checkout, in the order of a typical workflow.
 PROGRAMS = (
     "pipelines.train_vocab",
     "pipelines.create_pretraining_data",
@@ -47,7 +47,7 @@ From text to an answer:
 
 
 def main() -> None:
-    """Runs the program that the first argument names, with the other arguments."""
+    """Runs the program named by the first argument and passes it the other arguments."""
     modules = {name.rpartition(".")[2]: program.installed_module(name) for name in PROGRAMS}
     wanted = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if wanted in modules:

@@ -1,4 +1,4 @@
-"""How probabilities become labels: settings of pipelines.predict and of exports."""
+"""Settings for turning probabilities into labels, in pipelines.predict and in exports."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ _LIMITS = {"temperature": TEMPERATURES, "min_probability": (0.0, 1.0)}
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Values that fine-tuning prints for dev; None: the export's, or none.
+    """Settings for turning probabilities into labels. None selects the export's value, if any.
 
     Attributes:
-      label_thresholds: label -> lowest probability at which it is predicted; or the flag's text.
+      label_thresholds: dict mapping labels to their minimum probability, or the flag's text.
     """
 
     temperature: float | None = setting(
         flags.DEFINE_float,
-        "A classifier's logits are divided by it; above 1 probabilities are less extreme. "
-        "Fine-tuning prints which fits dev. Default: 1, or an export's own.",
+        "A classifier's logits are divided by this value. Values above 1 make probabilities less "
+        "extreme. Fine-tuning prints the best value on dev. Default: the export's value, else 1.",
         None,
     )
     min_probability: float | None = setting(
         flags.DEFINE_float,
-        "A classifier answers `unsure` where its best label is less probable. Fine-tuning prints "
-        "what reaches which precision on dev. Default: none, or an export's own.",
+        "A classifier predicts `unsure` if the probability of its best label is lower. Fine-tuning "
+        "prints values for several precisions on dev. Default: the export's value, if any.",
         None,
     )
     label_thresholds: Mapping[str, float] | str | None = setting(
         flags.DEFINE_string,
-        "multilabel: the probability from which a label is predicted, as comma-separated "
-        "label=number; other labels need 0.5. Fine-tuning prints which are better on dev. "
-        "Default: 0.5, or an export's own.",
+        "multilabel: minimum probabilities for predicting labels, as comma-separated label=number. "
+        "The default for other labels is 0.5. Fine-tuning prints better thresholds on dev. "
+        "Default: the export's thresholds, else 0.5.",
         None,
     )
 
     def apply(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Returns the content of a task.json with the values that are not None.
+        """Returns a copy of the content of task.json, updated with the values that are not None.
 
         Raises:
-          UserError: if a value is not possible, or not for this kind of model or its labels.
+          UserError: if a value is out of range or does not apply to the model or its labels.
         """
         given = {name: value for name, value in vars(self).items() if value is not None}
         for name, value in given.items():
@@ -72,7 +72,7 @@ AS_TRAINED = Decision()
 
 
 def decided(task: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a Decision that a task.json has."""
+    """Returns the fields of Decision that are set in the content of task.json."""
     names = [field.name for field in dataclasses.fields(Decision)]
     return {name: task[name] for name in names if name in task}
 

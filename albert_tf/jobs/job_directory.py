@@ -1,4 +1,4 @@
-"""Guards the output directory of a job: one job at a time, always with the same settings."""
+"""Locks output directories and checks that a resumed run has the same settings as before."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from albert_tf.storage.errors import UserError
 
 
 def define_flags() -> None:
-    """Defines --take_over, for programs that call `lock`."""
+    """Defines the flag --take_over, which is used by `lock`."""
     flags.disclaim_key_flags()  # --help lists the flag under the calling module
     flags.DEFINE_bool(
         "take_over",
         False,
-        "Write to a remote output directory that a killed job on another machine has left locked.",
+        "Write to a remote output directory still locked by a killed job on another machine.",
     )
 
 
 @contextlib.contextmanager
 def lock(directory: str) -> Iterator[None]:
-    """Locks a directory against other jobs, and creates it if it is missing.
+    """Locks a directory against other jobs, and creates it if it does not exist.
 
-    Raises a UserError if another job holds the directory. If the job refuses its input with a
-    UserError, a new empty directory is removed again.
+    Raises a UserError if another job has locked the directory. If the block raises a UserError, a
+    newly created directory is deleted, provided that it is empty.
 
-    The lock of a local directory excludes jobs on this machine, and ends with the process even if
-    the process is killed. For a remote directory see remote_lock.
+    The lock of a local directory excludes only jobs on the same machine. It is released when the
+    process ends, even if it is killed. For remote directories see remote_lock.
     """
     if not directory:
         raise UserError("the output directory is '': expected a path")
@@ -56,7 +56,7 @@ def lock(directory: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            # Go on after other errors: file systems that cannot lock directories, such as NFS.
+            # Ignore other errors, which occur on file systems without directory locks, such as NFS.
             if error.errno == errno.EWOULDBLOCK:
                 raise UserError(
                     f"another job is writing to {directory!r}: wait for its end, or end it"
@@ -72,11 +72,11 @@ def lock(directory: str) -> Iterator[None]:
 
 
 def claim(model_dir: str, settings: dict) -> None:
-    """Records the run's settings in `model_dir`, or compares them with the recorded settings.
+    """Records a run's settings in `model_dir`, or compares them with the recorded settings.
 
-    `settings`, JSON-serialisable, are all settings that change the run's result. RUN_FILE also
-    stores the package versions at the start of the run. A run may be resumed with other versions;
-    one line on stdout then names both. A directory with another run or other files is refused.
+    `settings` is a JSON-serialisable dict of all settings that affect the result. RUN_FILE also
+    records the package versions at the start of the run. If a run is resumed with other versions,
+    both are printed. A directory that contains another run or other files is rejected.
     """
     if pattern := set(model_dir) & set("*?[\\"):
         raise UserError(
@@ -92,8 +92,8 @@ def claim(model_dir: str, settings: dict) -> None:
     }
     if tf.io.gfile.exists(path):
         theirs = files.read_json(path)
-        begun = theirs.pop("versions", {})  # older runs did not record versions
-        # Runs of one program share most names of settings.
+        begun = theirs.pop("versions", {})  # older releases did not record versions
+        # Runs of the same program have most setting names in common.
         if len({*theirs} & {*settings}) < len(theirs) / 2:
             raise UserError(
                 f"{model_dir!r} holds a run of another program: choose another directory"
@@ -125,8 +125,8 @@ def claim(model_dir: str, settings: dict) -> None:
 
 
 def describe_difference(theirs: dict, ours: dict) -> str:
-    """Describes the settings that differ between an earlier job and this one; "" if all agree."""
-    ours = json.loads(json.dumps(ours))  # a tuple becomes a list, as in the file
+    """Describes the settings that differ between two runs; returns "" if all are equal."""
+    ours = json.loads(json.dumps(ours))  # converts tuples to lists, as in the file
     return "; ".join(
         f"{key} {theirs.get(key)!r} there, {ours.get(key)!r} here"
         for key in sorted({*theirs, *ours})
@@ -135,6 +135,6 @@ def describe_difference(theirs: dict, ours: dict) -> str:
 
 
 def describe_files(sizes: dict[str, int], listing: object) -> str:
-    """Returns the files' number, total size and a hash of `listing`, as a setting for `claim`."""
+    """Returns the number and total size of files and a hash of `listing`, for use in `claim`."""
     digest = hashlib.sha256(json.dumps(listing).encode()).hexdigest()
     return f"{len(sizes)} files of {sum(sizes.values())} bytes, names and sizes {digest[:8]}"

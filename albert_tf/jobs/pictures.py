@@ -1,4 +1,4 @@
-"""Draws pictures with matplotlib and writes them as PNG files."""
+"""Creates matplotlib figures and saves them as PNG files."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from albert_tf.storage import files
 
 
 def new_figure(width: float, height: float):
-    """Returns an empty matplotlib figure, which needs no display; sizes in inches."""
-    # Imported here, because most programs draw nothing.
+    """Returns an empty matplotlib figure of the given size in inches; needs no display."""
+    # Imported here, because most programs do not plot.
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def write(figure, path: str) -> str:
-    """Writes a figure as a PNG; returns its path."""
+    """Saves a figure as a PNG file and returns the path."""
     image = io.BytesIO()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

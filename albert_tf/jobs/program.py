@@ -1,6 +1,6 @@
-"""Starts and ends every program: bad input gives one clear line and exit code 2.
+"""Runs the programs. Invalid input results in a one-line error message and exit code 2.
 
-This module, files, job_directory and progress are in albert_tf because all programs use them, but
+All programs use this module, files, job_directory and progress. They are in albert_tf, because
 `export` and `pipelines` must not import each other.
 """
 
@@ -22,7 +22,8 @@ from absl import app, flags, logging
 
 from albert_tf.storage.errors import UserError, store_error
 
-# TensorFlow's file-system errors, which are not OSErrors. The last one also means out of memory.
+# TensorFlow's file-system errors, which are not OSErrors. The last one is also raised if TensorFlow
+# runs out of memory.
 _FILE_ERRORS = (
     "AlreadyExistsError",
     "DataLossError",
@@ -34,19 +35,19 @@ _FILE_ERRORS = (
 
 
 def run(main: Callable[[list[str]], None]) -> None:
-    """Runs `main` under absl and turns the user's errors into one line on stderr.
+    """Runs `main` with absl and reports user errors as one line on stderr.
 
-    A UserError gives one line and exit code 2. A wrong flag and any OSError (no such file, disk
-    full, no permission) give the same, and so do TensorFlow's own file-system errors. --verbosity=1
-    prints the traceback before this line. Every other exception is a fault of the code and keeps
-    its traceback. Ctrl-C exits with 130 and SIGTERM with 143, after unfinished files are removed.
+    The exit code is 2 for user errors: UserError, invalid flags, OSError (file not found, disk
+    full, permission denied) and TensorFlow's file-system errors. --verbosity=1 also prints their
+    traceback. All other exceptions are bugs and print their traceback. On Ctrl-C and SIGTERM,
+    unfinished files are deleted, and the exit codes are 130 and 143.
     """
     process = os.getpid()
 
     def terminate(number, _):
-        if os.getpid() == process:  # not in a forked child, which inherits the handler
+        if os.getpid() == process:  # forked children inherit the handler
             print("\nterminated; run the same command again to resume", file=sys.stderr)
-        sys.exit(128 + number)  # what a shell reports for a process that a signal has ended
+        sys.exit(128 + number)  # the exit code of a shell for a process killed by a signal
 
     def guarded(argv: list[str]) -> None:
         if len(argv) > 1:
@@ -69,13 +70,13 @@ def run(main: Callable[[list[str]], None]) -> None:
 
 
 def never_proxy_loopback() -> None:
-    """Excludes this machine and the other hosts of the run from the proxies of the environment.
+    """Adds this machine and all hosts in TF_CONFIG to the environment variable `no_proxy`.
 
-    Beam's and TensorFlow's workers communicate by gRPC, which would otherwise send their calls to
-    the proxy in https_proxy. Child processes inherit the change.
+    Otherwise Beam and TensorFlow workers would send their gRPC calls to the proxy in `https_proxy`.
+    Child processes inherit the change.
     """
     own = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
-    # A malformed TF_CONFIG adds no hosts: TensorFlow reports the fault itself.
+    # A malformed TF_CONFIG is ignored here, because TensorFlow itself reports it.
     with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
         cluster = json.loads(os.environ.get("TF_CONFIG", "{}"))["cluster"]
         addresses = [address for task in cluster.values() for address in task]
@@ -92,14 +93,14 @@ def never_proxy_loopback() -> None:
 def define_max_seq_length(
     name: str = "max_seq_length", default: int | None = None, help: str = "", **options
 ) -> None:
-    """Defines --max_seq_length; `help` adds a sentence about this program, such as its default."""
+    """Defines --max_seq_length; `help` is appended to the help text, for example the default."""
     flags.disclaim_key_flags()  # --help lists the flag under the calling module
-    of_all = "Maximum length of a sequence in pieces, [CLS] and [SEP] included."
+    of_all = "Maximum sequence length in pieces, including [CLS] and [SEP]."
     flags.DEFINE_integer(name, default, f"{of_all} {help}".strip(), lower_bound=8, **options)
 
 
 def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | None = None) -> None:
-    """Raises a UserError if the length exceeds `rows`; warns if it exceeds `trained_length`."""
+    """Raises a UserError for lengths above `rows`; warns for lengths above `trained_length`."""
     if max_seq_length > rows:
         raise UserError(
             f"--max_seq_length={max_seq_length} is beyond the position table of the model "
@@ -113,17 +114,17 @@ def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | N
 
 
 def installed_module(name: str) -> str:
-    """Returns the name of a module of `pipelines` or `export` in this installation.
+    """Returns the installed name of a module in `pipelines` or `export`.
 
-    `pipelines.pretrain` in a checkout is `albert_tf.pipelines.pretrain` in the wheel.
+    For example, `pipelines.pretrain` is `albert_tf.pipelines.pretrain` in an installed wheel.
     """
     return f"albert_tf.{name}" if importlib.util.find_spec("albert_tf.pipelines") else name
 
 
 def installed_commands(text: str) -> str:
-    """Rewrites the commands of a checkout in `text` for this installation.
+    """Adapts commands in `text` to this installation.
 
-    With an installed wheel, `python -m pipelines.pretrain` becomes `albert pretrain`.
+    If the wheel is installed, `python -m pipelines.pretrain` is replaced by `albert pretrain`.
     """
     if installed_module("pipelines") == "pipelines":
         return text
@@ -131,17 +132,17 @@ def installed_commands(text: str) -> str:
 
 
 def print_help(text: str) -> None:
-    """Prints to stdout, without an error if `head` or a pager closes stdout early."""
+    """Prints to stdout; ignores the error if `head` or a pager closes stdout early."""
     try:
         print(text, flush=True)
-    except BrokenPipeError:  # at exit Python would flush stdout again, and fail again
+    except BrokenPipeError:  # Python flushes stdout again at exit, which would fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _help() -> str:
-    """Returns the program's docstring and its flags, grouped by the module that defines them.
+    """Returns the program's docstring and flags, grouped by the module that defines the flags.
 
-    The title of a group is the first line of its module's docstring. absl's --help has no groups.
+    The title of a group is the first line of the module's docstring. absl's --help has no groups.
     """
     main = sys.modules["__main__"]
     parts = [installed_commands(main.__doc__ or "")]
@@ -170,21 +171,21 @@ def _parse_flags(argv: list[str]) -> list[str]:
         fail(f"{'; '.join(what.splitlines())}; see --help")
     for name, value in flags.FLAGS.flag_values_dict().items():
         numbers = value if isinstance(value, list) else [value]
-        # absl's bounds let nan pass.
+        # NaN passes absl's bounds.
         if not all(math.isfinite(number) for number in numbers if isinstance(number, float)):
             fail(f"flag --{name}={value}: expected a finite number; see --help")
-    # absl's default would be INFO, at which TensorFlow 2.21 logs every checkpoint.
+    # With absl's default, INFO, TensorFlow 2.21 logs every checkpoint.
     if flags.FLAGS["verbosity"].using_default_value:
         logging.set_verbosity(logging.WARNING)
     return rest
 
 
 def is_user_error(error: Exception) -> bool:
-    """Returns whether the message of `error` is meant for the user, without a traceback."""
+    """Returns whether to show only the message of `error` to the user, without a traceback."""
     if isinstance(error, (OSError, UserError)) or type(error).__name__ in _FILE_ERRORS:
         return True
-    # TensorFlow uses many error classes if a store refuses a call, fails, is unreachable or has no
-    # plugin. The same classes report faults of the code, so the message must come from a store.
+    # TensorFlow raises various errors if an object store rejects a call, fails, is unreachable or
+    # has no plugin. Bugs raise the same classes, so the message must come from an object store.
     is_tensorflow = type(error).__module__.partition(".")[0] == "tensorflow"
     return is_tensorflow and store_error(str(error)) is not None
 
@@ -198,10 +199,10 @@ def _message(error: Exception) -> str:
             "out of memory: lower the batch size or --max_seq_length, or take a smaller model "
             f"({text.strip().splitlines()[0]})"
         )
-    return re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", text)  # drops the name of TensorFlow's operation
+    return re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", text)  # removes the name of the TensorFlow op
 
 
 def fail(message: str) -> None:
-    """Ends the program with one line on stderr and exit code 2."""
+    """Prints one line to stderr and exits with code 2."""
     print(f"error: {' '.join(installed_commands(message).split())}", file=sys.stderr)
     sys.exit(2)

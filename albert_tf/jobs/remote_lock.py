@@ -1,7 +1,7 @@
-"""Locks a directory in an object store by a file that names the process writing there.
+"""Locks a directory in an object store with a file that identifies the writing process.
 
-The lock stops a job that starts while another job runs. If two jobs start at the same time, within
-the duration of one request, both may run.
+A job cannot start while another job holds the lock. However, if two jobs start at the same time,
+within the duration of one request, both may run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ LOCK_FILE = ".lock.json"
 def hold(directory: str, take_over: bool = False) -> Iterator[None]:
     """Locks a remote directory for the duration of the block, or raises a UserError.
 
-    `take_over` replaces the lock of another machine; if its job still runs, both jobs write. A lock
-    of this machine is replaced if and only if its process has ended.
+    If `take_over` is True, a lock of another machine is replaced. If the job there is still
+    running, both jobs write. A lock of this machine is replaced only if its process has ended.
     """
     path = os.path.join(directory, LOCK_FILE)
     holder = files.read_json_if_exists(path)
@@ -50,15 +50,15 @@ def hold(directory: str, take_over: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        # Another job may have taken over; its lock must stay.
+        # Do not delete the lock of a job that has taken over.
         with contextlib.suppress(OSError, tf.errors.OpError, UserError):
             if files.read_json_if_exists(path) == own:
                 files.remove(path)
 
 
 def _start_of(process: int) -> str:
-    """Returns the start time of a process on this machine; "" if it has ended or is unknown."""
-    # From /proc/PID/stat: Z and X mean zombie and dead; field 22 is the start in clock ticks.
+    """Returns the start time of a local process; "" if the process has ended or is unknown."""
+    # In /proc/PID/stat, states Z and X are zombie and dead. Field 22 is the start in clock ticks.
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             state, *numbers = file.read().rpartition(")")[2].split()

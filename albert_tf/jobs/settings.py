@@ -1,4 +1,4 @@
-"""Defines a setting and its flag (name, help, bounds and default) in one place."""
+"""Dataclass fields that also define command-line flags with help, bounds and default."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from albert_tf.storage.errors import UserError
 
 
 def setting(define: Callable, help: str, default: Any = dataclasses.MISSING, **options) -> Any:
-    """Returns a dataclass field that also describes its flag.
+    """Returns a dataclass field that also specifies its flag.
 
-    `define` is a function such as `flags.DEFINE_integer`; `options` are its further arguments. The
-    flag is required if neither `default` nor define_settings_flags gives a default.
+    `define` is a function such as `flags.DEFINE_integer`. `options` are passed to it. The flag is
+    required if neither `default` nor define_settings_flags provides a default value.
     """
     metadata = {"define": define, "help": help, **options}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 class _FloatsParser(flags.ArgumentParser):
-    """Parses one float, or several with commas between, into a list."""
+    """Parses a comma-separated list of floats."""
 
     syntactic_help = "a number, or several with commas between"
 
@@ -49,9 +49,9 @@ def _define_floats(name: str, default: float | None, help: str, required=False, 
 
 
 def define_settings_flags(settings: type, several: Sequence[str] = (), **defaults) -> None:
-    """Defines a flag for each field made by `setting`; `defaults` override the fields' defaults.
+    """Defines a flag for each field created by `setting`; `defaults` override field defaults.
 
-    The flags of the fields `several` accept several floats, and their values are lists.
+    The flags named in `several` accept comma-separated floats. Their values are lists.
     """
     flags.disclaim_key_flags()  # --help lists the flags under the calling module
     for field in dataclasses.fields(settings):
@@ -69,25 +69,25 @@ def define_settings_flags(settings: type, several: Sequence[str] = (), **default
 
 
 def settings_from_flags(settings: type, **others) -> Any:
-    """Returns an instance of `settings` with the values of the flags; `others` override fields."""
+    """Creates an instance of `settings` from the values of its flags; `others` override fields."""
     values = {name: flags.FLAGS[name].value for name in flag_names(settings)}
     return settings(**{**values, **others})
 
 
 def flag_names(settings: type) -> list[str]:
-    """Returns the names of the fields made by `setting`, which are also the flags' names."""
+    """Returns the names of all fields created by `setting`. The flags have the same names."""
     return [field.name for field in dataclasses.fields(settings) if "define" in field.metadata]
 
 
 def numbers_by_label(
     flag: str, text: str, is_valid: Callable[[float], bool], expected: str
 ) -> dict[str, float]:
-    """Returns the value of a flag such as "neg=1,pos=2.5".
+    """Parses a flag such as "neg=1,pos=2.5".
 
-    A label may contain commas and `=`, but not `=`, a number and a comma.
+    A label may contain commas and `=`, but not `=`, a number and a comma in this order.
 
     Raises:
-      UserError: for a part that is no valid number, and for a label that is there twice.
+      UserError: if a number is invalid or a label occurs twice.
     """
     numbers: dict[str, float] = {}
     for part in re.findall(r".+?=[^=,]*(?:,|$)|.+", text, re.DOTALL):

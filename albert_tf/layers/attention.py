@@ -1,4 +1,4 @@
-"""Multi-head self-attention and its half of a Transformer block."""
+"""Multi-head self-attention with residual connection and layer normalization."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MASKED_SCORE = -10000.0
 
 
 def attention_bias(input_mask: tf.Tensor) -> tf.Tensor:
-    """Maps a mask, int32 or bool [b, L], 1 = real, to the bias of attention scores.
+    """Converts a mask, int32 or bool [b, L], 1 = real, to a bias for attention scores.
 
     The bias, float32 [b, 1, 1, L], is 0 for real keys and -10000 for padding.
     """
@@ -56,19 +56,19 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
         mask=None,
         unpadding=None,
     ):
-        """Attends within each example.
+        """Applies self-attention within each example.
 
         Args:
-          x: [b * L, H], with `bias`; or [b, L, H]; or with `unpadding` its real positions [n, H].
-          bias: float32 [b, 1, 1, L], added to the scores of each key. None: computed from `mask`.
-          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
-          positions: int32 [b, P], the query positions (keys: all positions). None: all positions.
-          training: Keras' argument. Without `dropout_seed`, training draws a seed at each call.
-          mask: bool [b, L], Keras' mask of real positions; None: all are real.
-          unpadding: an Unpadding of the batch, if x has only its real positions.
+          x: [b, L, H]; or [b * L, H], which requires `bias`; or, with `unpadding`, [n, H].
+          bias: float32 [b, 1, 1, L], added to the attention scores. Default: computed from `mask`.
+          dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
+          positions: int32 [b, P], query positions. Default: all. Keys always use all positions.
+          training: bool or bool tensor []. Training without a seed draws a new one at each call.
+          mask: bool [b, L], Keras mask, True = real. Default: all positions are real.
+          unpadding: Unpadding of the batch, if x contains only the n real positions.
 
         Returns:
-          [b * L, H], [b, L, H] or [n, H] as x; with positions [b * P, H] or [b, P, H].
+          Output of the same shape as x. With `positions`, [b * P, H] or [b, P, H].
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         training = dropout_seed is not None
@@ -98,10 +98,10 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
         return self.layer_norm(output, asking, training=training)
 
     def _attend(self, query, key, value, num_asking, bias, dropout_seed):
-        """Returns the values that each head of each query attends to, [b, P, N, D].
+        """Computes the attention output of each head, [b, P, N, D].
 
-        `query` is [b * P, H] or [b, P, H], with P = `num_asking`; `key` and `value` have L in place
-        of P. `bias` is float32 [b, 1, 1, L]. Without `dropout_seed` this is no training.
+        `query` is [b * P, H] or [b, P, H], where P = `num_asking`. `key` and `value` have L instead
+        of P. `bias` is float32 [b, 1, 1, L]. In inference, `dropout_seed` is None.
         """
         num_heads = self.config.num_attention_heads
         head_size = self.config.hidden_size // num_heads
@@ -112,8 +112,8 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
             return tf.transpose(tf.reshape(y, [-1, length, num_heads, head_size]), [0, 2, 1, 3])
 
         if dropout_seed is None:
-            # Scaling the query costs D/L of scaling the scores. In training one_pass.softmax
-            # scales the scores in its own pass.
+            # Scaling the query needs D/L times the operations of scaling the scores. In training,
+            # one_pass.softmax scales the scores without another pass.
             query *= scale
         query, key = split_heads(query, num_asking), split_heads(key, seq_len)
         scores = tf.matmul(query, key, transpose_b=True)
@@ -127,7 +127,7 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
 
 
 def _bias_of(x, bias, positions, mask) -> tf.Tensor:
-    """Returns the bias of SelfAttention.call's arguments, after checks of their combination."""
+    """Checks the arguments of SelfAttention.call and returns the attention bias."""
     if bias is None and x.shape.rank != 3:
         raise ValueError("x of shape [b * L, H] needs `bias`, whose last axis defines L")
     if mask is not None and positions is not None:

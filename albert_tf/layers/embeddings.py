@@ -21,7 +21,8 @@ from albert_tf.layers.primitives import (
 class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
     """Adds word, type and position embeddings, normalizes the sum and projects it to H.
 
-    It has O(V*E + E*H) parameters instead of O(V*H). If E == H, there is no projection, as in BERT.
+    The layer has O(V*E + E*H) parameters instead of O(V*H). If E == H, there is no projection, as
+    in BERT.
 
     Source: Lan et al. 2020, section 3.1; the reference's embedding_lookup_factorized and
     embedding_postprocessor (the projection comes after normalization and dropout).
@@ -38,7 +39,7 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
         )
 
     def build(self, input_shape):
-        """Creates the three tables, float32 [rows, E], and the variables of the parts."""
+        """Creates three tables, float32 [rows, E], and the variables of the sublayers."""
         config = self.config
         tables = {
             "word_embeddings": config.vocab_size,
@@ -49,7 +50,7 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
             table = self.add_weight(
                 name,
                 [rows, config.embedding_size],
-                tf.float32,  # under every policy: the sum and its normalization use float32
+                tf.float32,  # under every policy, because the sum and LayerNorm use float32
                 initializer=initializer(config.initializer_range),
                 experimental_autocast=False,
             )
@@ -59,22 +60,22 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, inputs, dropout_seed=None, training=None):
-        """Embeds a batch.
+        """Computes the embeddings of a batch.
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids` and `input_type_ids`.
-          dropout_seed: int32 [2], the seed of the dropout masks; a seed implies training.
-          training: Keras' argument, a bool or a tensor bool []; see SelfAttention.call.
+          dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
+          training: bool, or bool tensor of shape []. See SelfAttention.call.
 
         Returns:
-          The embeddings [b * L, E], and the first block's input [b * L, H] (the same if E == H).
+          The embeddings before [b * L, E] and after projection [b * L, H] (the same if E == H).
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         word_ids, type_ids = inputs["input_word_ids"], inputs["input_type_ids"]
         seq_len = word_ids.shape[1] or tf.shape(word_ids)[1]
         width = self.config.embedding_size
         x = tf.gather(self.word_embeddings, word_ids) + self.position_embeddings[:seq_len]
-        # Look up the type rows by a matmul: its gradient is a matmul, not a scatter of b * L rows.
+        # Look up types by a matmul, whose gradient is a matmul instead of a scatter of b * L rows.
         one_hot = tf.one_hot(tf.reshape(type_ids, [-1]), self.config.type_vocab_size, dtype=x.dtype)
         x = tf.reshape(x, [-1, width]) + tf.matmul(one_hot, self.token_type_embeddings)
         x = tf.cast(self.layer_norm(x), self.compute_dtype)

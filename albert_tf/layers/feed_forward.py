@@ -1,4 +1,4 @@
-"""The position-wise feed-forward half of a Transformer block."""
+"""Position-wise feed-forward network with residual connection and layer normalization."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class FeedForward(FromConfig, tf.keras.layers.Layer):
         self.layer_norm = LayerNorm()
 
     def build(self, input_shape):
-        """Creates every variable; their shapes follow from the config."""
+        """Creates all variables. Their shapes depend only on the config."""
         build_parts(self.config.hidden_size, self.intermediate)
         build_parts(self.config.intermediate_size, self.output_dense)
         build_parts(self.config.hidden_size, self.layer_norm)
         super().build(input_shape)
 
     def call(self, x, dropout_seed=None, training=None):
-        """Maps [b * L, H] or [b, L, H] to the same shape. Arguments: see SelfAttention.call."""
+        """Maps [b * L, H] or [b, L, H] to the same shape. See SelfAttention.call."""
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         training = dropout_seed is not None
         inner = self.activation(self.intermediate(x, training=training), training)

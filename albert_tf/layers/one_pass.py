@@ -1,9 +1,9 @@
-"""Element-wise functions for training, each compiled by XLA to a single pass over memory.
+"""Functions for training that XLA compiles to a single pass over memory each.
 
-They load and store the dtype of x and compute in float32. With bfloat16 they are more exact than
-TensorFlow's ops, and faster on CPUs, where TensorFlow's bfloat16 ops are slow. Only training uses
-XLA, because a server may be built without it. Matmuls and the softmax itself are left to oneDNN,
-which is faster than XLA on CPUs.
+Inputs and outputs have the dtype of x, and the computation uses float32. In bfloat16, these
+functions are more accurate than TensorFlow's ops. They are also faster on CPUs, where TensorFlow's
+bfloat16 ops are slow. Only training uses XLA, because a server may be built without it. Matmuls and
+the softmax itself use oneDNN, which is faster than XLA on CPUs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import math
 
 import tensorflow as tf
 
-# gelu as x * sigmoid(2 z) with z = sqrt(2 / pi) (x + 0.044715 x^3), because
-# 0.5 (1 + tanh(z)) = sigmoid(2 z). These are the factors of x and x^3 in 2 z.
+# gelu(x) = x * sigmoid(2 z), where z = sqrt(2 / pi) (x + 0.044715 x^3), because
+# 0.5 (1 + tanh(z)) = sigmoid(2 z). These constants are the coefficients of x and x^3 in 2 z.
 _LINEAR = 2.0 * math.sqrt(2.0 / math.pi)
 _CUBIC = 0.044715 * _LINEAR
 
@@ -38,7 +38,7 @@ def _gelu_gradient(x, dy):
 
 @tf.custom_gradient
 def gelu(x: tf.Tensor) -> tf.Tensor:
-    """Computes primitives.gelu; its gradient stores only x."""
+    """Same as primitives.gelu, but stores only x for the gradient."""
     return _gelu(x), lambda dy: _gelu_gradient(x, dy)
 
 
@@ -62,7 +62,7 @@ def _gelu_erf_gradient(x, dy):
 
 @tf.custom_gradient
 def gelu_erf(x: tf.Tensor) -> tf.Tensor:
-    """Computes primitives.gelu_erf; its gradient stores only x."""
+    """Same as primitives.gelu_erf, but stores only x for the gradient."""
     return _gelu_erf(x), lambda dy: _gelu_erf_gradient(x, dy)
 
 
@@ -86,12 +86,12 @@ def _layer_norm_gradient(normal, scale, gamma, dy):
 
 @tf.custom_gradient
 def layer_norm(x, residual, gamma, beta, epsilon):
-    """Normalizes x + residual over the last axis; gamma and beta are float32 [width]."""
+    """Normalizes x + residual over the last axis. `gamma` and `beta` are float32 [width]."""
     y, normal, scale = _layer_norm(x, residual, gamma, beta, epsilon)
 
     def gradient(dy):
         dx, dgamma = _layer_norm_gradient(normal, scale, gamma, dy)
-        # x and residual have the same gradient, because they are only added.
+        # x and residual have the same gradient, because they are added.
         return dx, dx, sum_rows(dgamma, tf.float32), sum_rows(dy, tf.float32), None
 
     return y, gradient
@@ -111,26 +111,27 @@ def _softmax_gradient(probs, dprobs, scale):
 
 @tf.custom_gradient
 def softmax(scores, scale, bias):
-    """Returns softmax(scores * scale + bias) over the last axis; float32 `bias` has no gradient."""
-    # Restore the shape: Grappler cannot infer it through an XLA-compiled op, and then warns.
+    """Returns softmax(scores * scale + bias) over the last axis. float32 `bias` has no gradient."""
+    # Restore the shape. Grappler cannot infer it through an XLA-compiled op and would warn.
     scaled = tf.reshape(_scaled(scores, scale, bias), tf.shape(scores))
-    # XLA's own softmax takes longer than TensorFlow's on CPUs.
+    # On CPUs, XLA's softmax is slower than TensorFlow's.
     probs = tf.cast(tf.nn.softmax(scaled), scores.dtype)
     return probs, lambda dprobs: (_softmax_gradient(probs, dprobs, scale), None, None)
 
 
 @tf.custom_gradient
 def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """Returns x + bias for x [..., width], bias [width]. The bias gradient is a matmul."""
+    """Adds `bias` [width] to x [..., width]. The bias gradient is computed by a matmul."""
     return tf.nn.bias_add(x, bias), lambda dy: (dy, sum_rows(dy, bias.dtype))
 
 
 def sum_rows(x: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Sums x [..., width] over all axes but the last; returns [width] in `dtype`.
+    """Sums x [..., width] over all axes except the last. Returns [width] in `dtype`.
 
-    A matmul with ones is three times as fast as a reduction; oneDNN sums up bfloat16 in float32.
+    A matmul with ones is three times as fast as a reduction. oneDNN accumulates bfloat16 values in
+    float32.
     """
     x = tf.reshape(x, [-1, x.shape[-1]])
-    if x.dtype == tf.float16:  # a sum would soon exceed 65,504, the largest float16
+    if x.dtype == tf.float16:  # a sum could exceed 65,504, the largest float16
         x = tf.cast(x, tf.float32)
     return tf.cast(tf.matmul(tf.ones([1, tf.shape(x)[0]], x.dtype), x)[0], dtype)

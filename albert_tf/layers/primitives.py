@@ -10,7 +10,7 @@ import tensorflow as tf
 from albert_tf.config import AlbertConfig
 from albert_tf.layers import one_pass
 
-# The name of this package in Keras' registry of classes.
+# Package name under which classes are registered in Keras.
 PACKAGE = "albert_tf"
 
 LAYER_NORM_EPSILON = 1e-12
@@ -19,20 +19,20 @@ LAYER_NORM_EPSILON = 1e-12
 def gelu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Gaussian error linear unit, tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 
-    In training, XLA compiles gelu and its gradient to one pass over memory each; only x is stored.
-    Served models do not use XLA: oneDNN fuses gelu into the preceding matmul.
+    In training, XLA compiles gelu and its gradient to one pass over memory each, and only x is
+    stored. Served models do not use XLA, but oneDNN fuses gelu into the preceding matmul.
 
-    Source: the reference's modeling.gelu (v1 and v2 models alike).
+    Source: the reference's modeling.gelu (for v1 and v2 models).
     """
     if training:
         return one_pass.gelu(x)
     # oneDNN fuses gelu into the preceding matmul for one graph pattern only, and Grappler's earlier
-    # rewrites often destroy this pattern. In an exported model oneDNN does not recognise
-    # tf.nn.gelu. It recognises two of twelve equivalent formulations; this is one of them. With
-    # 0.5 * x, TFLite would store a second matmul, and the model would be twice as large.
-    # A bfloat16 matmul with fused gelu computes gelu in float32. Unfused bfloat16 gelu is 0 below
-    # -3, because 1 + tanh rounds to 0. Without oneDNN this form takes nine passes over memory; the
-    # form x * sigmoid(...), used in training, takes six.
+    # rewrites often destroy this pattern. In an exported model, oneDNN does not recognise
+    # tf.nn.gelu. It recognises two of twelve equivalent formulations, including this one. If
+    # 0.5 * x were computed first, TFLite would store a second matmul, which doubles the model's
+    # size. A bfloat16 matmul with fused gelu computes gelu in float32. Unfused bfloat16 gelu is 0
+    # below -3, because 1 + tanh rounds to 0. Without oneDNN, this form takes nine passes over
+    # memory. The form x * sigmoid(...), which is used in training, takes six passes.
     inner = x + (0.044715 * tf.square(x)) * x
     return ((1.0 + tf.tanh(math.sqrt(2.0 / math.pi) * inner)) * x) * 0.5
 
@@ -40,7 +40,7 @@ def gelu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
 def gelu_erf(x: tf.Tensor, training: bool = False) -> tf.Tensor:
     """Gaussian error linear unit, exact form: 0.5 x (1 + erf(x / sqrt(2))).
 
-    In training XLA compiles it like `gelu`. Source: Hugging Face's "gelu".
+    In training, XLA compiles it in the same way as `gelu`. Source: Hugging Face's "gelu".
     """
     return one_pass.gelu_erf(x) if training else tf.nn.gelu(x, approximate=False)
 
@@ -51,15 +51,15 @@ def relu(x: tf.Tensor, training: bool = False) -> tf.Tensor:  # noqa: ARG001  as
 
 
 def activation(name: str):
-    """Returns the function for a config's `hidden_act`: (x, training) -> activations."""
+    """Returns the activation function of (x, training) for a config's `hidden_act`."""
     return {"gelu": gelu, "gelu_erf": gelu_erf, "relu": relu}[name]
 
 
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
-    """Drops elements with probability `rate` and scales up the rest; without a seed, returns x.
+    """Sets elements to 0 with probability `rate` and scales up the others. No-op without a seed.
 
-    The mask depends only on the seed, which resolve_dropout_seed returns. So a resumed run, a
-    recomputed block and any number of workers draw the same mask, unlike with Keras' Dropout.
+    `seed` comes from resolve_dropout_seed. The mask depends only on the seed, unlike in Keras'
+    Dropout. So a resumed run, a recomputed block and any number of workers use the same mask.
     """
     if seed is None or rate == 0.0:
         return x
@@ -70,12 +70,12 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
 
 
 def resolve_dropout_seed(training: bool | tf.Tensor | None, dropout_seed: tf.Tensor | None):
-    """Returns the seed of a layer's dropout, int32 [2], or None for no dropout.
+    """Returns the dropout seed of a layer, int32 [2], or None if dropout is disabled.
 
-    If `training` is a graph tensor, the seed is int32 [3], and its last number turns dropout on (1)
-    or off (0). Without dropout the graph then still runs the training kernels, which differ only by
-    rounding. If `training` is None, a `dropout_seed` implies training. Training without a seed
-    draws one at every call.
+    If `training` is a graph tensor, the seed is int32 [3], and its last element turns dropout on
+    (1) or off (0). The graph then runs the training kernels even without dropout. Their results
+    differ from inference kernels only by rounding. If `training` is None, dropout is enabled if
+    `dropout_seed` is given. Training without a seed draws a new one at each call.
     """
     in_graph = tf.is_tensor(training) and not hasattr(training, "numpy")
     if training is None or (in_graph and dropout_seed is not None and _has_switch(dropout_seed)):
@@ -94,10 +94,10 @@ def _has_switch(seed) -> bool:
 
 
 def seeds(seed: tf.Tensor | None, num: int) -> list[tf.Tensor | None]:
-    """Splits a seed of resolve_dropout_seed into `num` independent seeds."""
+    """Splits a seed returned by resolve_dropout_seed into `num` independent seeds."""
     if seed is None:
         return [None] * num
-    # Every part keeps the switch, if there is one.
+    # Every new seed keeps the last element of an int32 [3] seed.
     parts = [tf.random.experimental.stateless_fold_in(seed[:2], i) for i in range(num)]
     return [tf.concat([part, seed[2:]], axis=0) for part in parts] if _has_switch(seed) else parts
 
@@ -105,15 +105,15 @@ def seeds(seed: tf.Tensor | None, num: int) -> list[tf.Tensor | None]:
 def initializer(stddev: float) -> tf.keras.initializers.Initializer:
     """Returns a new truncated normal initializer.
 
-    Each variable needs its own: an unseeded Keras initializer used twice gives identical weights.
+    Use one per variable: an unseeded Keras initializer used twice gives identical weights.
     """
     return tf.keras.initializers.TruncatedNormal(stddev=stddev)
 
 
 def build_parts(width: int, *parts: tf.keras.layers.Layer) -> None:
-    """Creates the variables of parts with inputs [..., width], with the names that a call gives."""
+    """Builds layers for inputs [..., width]. Variables get the same names as in a call."""
     for part in parts:
-        if not part.built:  # blocks that share a half build it once
+        if not part.built:  # a layer that blocks share is built once
             with tf.name_scope(part.name):
                 part.build([None, width])
 
@@ -123,7 +123,7 @@ def _parts(layer: tf.keras.layers.Layer) -> list[tf.keras.layers.Layer]:
 
 
 def frozen_parts(layer: tf.keras.layers.Layer) -> list[str]:
-    """Returns the paths of the outermost untrainable parts, such as `encoder/embeddings`."""
+    """Returns the paths of the outermost non-trainable layers, such as `encoder/embeddings`."""
     paths = []
     for part in _parts(layer):
         below = frozen_parts(part) if part.trainable else [""]
@@ -132,7 +132,7 @@ def frozen_parts(layer: tf.keras.layers.Layer) -> list[str]:
 
 
 def freeze(layer: tf.keras.layers.Layer, path: str) -> None:
-    """Makes the part at `path` untrainable; raises a ValueError if no part has this name."""
+    """Makes the layer at `path` non-trainable. Raises a ValueError if it does not exist."""
     name, _, below = path.partition("/")
     parts = [part for part in _parts(layer) if part.name == name]
     if not parts:
@@ -145,10 +145,10 @@ def freeze(layer: tf.keras.layers.Layer, path: str) -> None:
 
 
 class FromConfig:
-    """Lets Keras build and store layers and models whose first argument is an AlbertConfig.
+    """Mixin that builds and serializes layers and models created from an AlbertConfig.
 
     Attributes:
-      further_arguments: names of __init__'s other arguments, which are also attributes.
+      further_arguments: names of further arguments of `__init__`, which are also attributes.
     """
 
     further_arguments: tuple[str, ...] = ()
@@ -158,21 +158,21 @@ class FromConfig:
         self.config = config
 
     def build(self, input_shape):
-        """Creates every variable, for layers whose parts all map the hidden size."""
+        """Creates all variables, if all sublayers have inputs of width hidden_size."""
         build_parts(self.config.hidden_size, *_parts(self))
         tf.keras.layers.Layer.build(self, input_shape)
 
     def get_config(self) -> dict:
-        """Returns the arguments of __init__ as values that JSON can hold, and the frozen parts."""
+        """Returns JSON-serializable arguments of `__init__` and the paths of frozen layers."""
         values = {name: getattr(self, name) for name in self.further_arguments}
-        # Called on Layer, because Model.get_config returns neither name nor dtype.
+        # Use Layer.get_config, because Model.get_config returns neither name nor dtype.
         common = tf.keras.layers.Layer.get_config(self)
         values["frozen"] = frozen_parts(self)
         return {**common, "config": dataclasses.asdict(self.config), **values}
 
     @classmethod
     def from_config(cls, config: dict):
-        """Returns a new layer or model, without weights."""
+        """Creates a layer or model from its config, without weights."""
         arguments = {**config, "config": AlbertConfig(**config["config"])}
         frozen = arguments.pop("frozen", [])
         layer = cls(**arguments)
@@ -183,10 +183,10 @@ class FromConfig:
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
 class LayerNorm(tf.keras.layers.Layer):
-    """Layer normalization over the last axis, epsilon 1e-12, computed in float32.
+    """Layer normalization over the last axis with epsilon 1e-12, computed in float32.
 
     Input and output have the same floating dtype, even under mixed precision. The argument `dtype`
-    is ignored: Keras passes it when it loads a model.
+    is ignored. It exists because Keras passes it when it loads a model.
 
     Source: the reference's tf.contrib.layers.layer_norm.
     """
@@ -204,9 +204,9 @@ class LayerNorm(tf.keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, x, residual=None, training=False):
-        """Normalizes x, or x + residual: [..., width].
+        """Normalizes x [..., width], or x + residual.
 
-        In training with a residual the layer uses XLA; see one_pass.
+        Uses XLA in training if `residual` is given. See one_pass.
         """
         if residual is not None and training:
             gamma, beta = tf.convert_to_tensor(self.gamma), tf.convert_to_tensor(self.beta)
@@ -217,8 +217,8 @@ class LayerNorm(tf.keras.layers.Layer):
         mean = tf.reduce_mean(y, axis=-1, keepdims=True)
         centered = y - mean
         variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
-        # Multiply by gamma before rsqrt: TFLite's converter would fold a last factor gamma into
-        # each following kernel, and so store shared kernels twice.
+        # Multiply by gamma before rsqrt. If gamma were the last factor, TFLite's converter would
+        # fold it into each following kernel and store shared kernels twice.
         y = centered * self.gamma * tf.math.rsqrt(variance + LAYER_NORM_EPSILON) + self.beta
         return tf.cast(y, x.dtype)
 
@@ -236,6 +236,6 @@ class Dense(tf.keras.layers.Dense):
 
 
 def dense(units: int, stddev: float, name: str, activation=None, dtype=None) -> Dense:
-    """Returns a Dense layer with ALBERT's initialization (bias 0); `dtype` may be a policy."""
+    """Creates a Dense layer with ALBERT's initialization (bias 0). `dtype` may be a policy."""
     kernel_initializer = initializer(stddev)
     return Dense(units, activation, kernel_initializer=kernel_initializer, name=name, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Recomputes blocks in the backward pass, so that training stores only their inputs."""
+"""Recomputes blocks in the backward pass, so that only their inputs are stored."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import tensorflow as tf
 
 
 def apply_recomputed(blocks: Sequence[Callable[[tf.Tensor], tf.Tensor]], x: tf.Tensor):
-    """Applies the blocks to x [b * L, H] one after the other; returns the output of each block.
+    """Applies the blocks to x [b * L, H] in sequence. Returns the output of each block.
 
-    The backward pass recomputes one block at a time. It adds the block's weight gradients to a
-    total before the next block, so memory holds one copy of them. TensorFlow would hold one copy
-    for each block that shares the weights: more than 20 GB for ALBERT xxlarge at length 512.
+    The backward pass recomputes one block at a time and adds its weight gradients to running totals
+    before the next block. Without this, TensorFlow would keep one copy of the gradients for each
+    block that shares the weights: more than 20 GB for ALBERT xxlarge at length 512.
     """
 
     @tf.custom_gradient
@@ -30,7 +30,7 @@ def apply_recomputed(blocks: Sequence[Callable[[tf.Tensor], tf.Tensor]], x: tf.T
                     dy = dstate + dx
                 with tf.GradientTape() as tape:
                     tape.watch(state)
-                    # y itself is unused: the tape recomputes the block after dy, even under XLA.
+                    # y is not used. The tape recomputes the block after dy, even under XLA.
                     y = tf.recompute_grad(block)(state)
                 dx, *dvariables = tape.gradient(
                     y, [state, *variables], dy, unconnected_gradients="zero"

@@ -1,1 +1,1 @@
-"""Files on local disks and object stores, progress, and the errors that users see."""
+"""Local and remote files, progress reports, and errors for users."""

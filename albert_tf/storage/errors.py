@@ -1,11 +1,11 @@
-"""The error that programs print as one line, values in messages, and errors of object stores."""
+"""Error class for invalid input, and helpers for error messages."""
 
 from __future__ import annotations
 
 import re
 
-_LONGEST = 100  # characters of a value in a message
-# TensorFlow's messages about an object store, up to the URL of the object.
+_LONGEST = 100  # maximum number of characters shown in a message
+# Matches TensorFlow's error messages for object stores, up to the URL of the object.
 _STORE_MESSAGE = re.compile(
     r"(?:All \d+ retry attempts failed|Error executing an HTTP request|File system scheme '|"
     r"GCS path doesn't contain)[^\[]*?\b(?!grpc|https?:)\w+://[^\s\[]*"
@@ -13,15 +13,15 @@ _STORE_MESSAGE = re.compile(
 
 
 class UserError(ValueError):
-    """Wrong input, flags or arguments. The message names the fault, its place and what to do.
+    """Invalid input, flags or arguments. The message states what is wrong, where, and the remedy.
 
-    Programs print the message and exit with code 2: see program.run. A plain ValueError is a fault
-    of the code and keeps its traceback.
+    Programs print the message and exit with code 2, see program.run. Any other ValueError is a bug
+    and prints a traceback.
     """
 
 
 def shown(value: object) -> str:
-    """Returns the repr of a value for a message; a long repr is truncated."""
+    """Returns the repr of a value for use in a message, truncated if it is long."""
     text = repr(value)
     if len(text) <= _LONGEST:
         return text
@@ -29,7 +29,7 @@ def shown(value: object) -> str:
 
 
 def store_error(message: str) -> str | None:
-    """Returns the part of an error message that comes from an object store, or None."""
+    """Extracts an object store's message from an error message; returns None if there is none."""
     found = _STORE_MESSAGE.search(message)
     if not found:
         return None

@@ -1,10 +1,11 @@
-"""Finds files on any file system of tf.io.gfile, and writes files completely or not at all.
+"""Finds and atomically writes files on any file system that tf.io.gfile supports.
 
-A local file is written under a temporary name and renamed. In an object store (`gs://`) a rename
-would copy and delete each object, but an upload is never visible in part. So a remote file is
-written to local temporary space and uploaded under its final name. TMPDIR must have room for the
-largest file: a shard, a checkpoint, an export, a table of predictions, or foreign weights. A remote
-directory is only a prefix of object names: it is not created, and a missing one lists as empty.
+Local files are written under a temporary name and then renamed. In an object store (`gs://`), a
+rename would copy and delete each object, but partial uploads are never visible. So remote files are
+written to a local temporary directory and uploaded under their final names. TMPDIR must have enough
+space for the largest file: a shard, checkpoint, export, table of predictions, or foreign weights.
+A remote directory is only a prefix of object names. It is not created, and listing a missing
+directory returns no names.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ import tensorflow as tf
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
 
-# Describes an export; written by export.export_saved_model. The name is defined here because
-# export.ask loads no model code. TF Serving and TensorFlow's loaders ignore the file.
+# Metadata that export.export_saved_model adds to an export. The name is defined here, because
+# export.ask does not import model code. TF Serving and TensorFlow's loaders ignore the file.
 PROVENANCE_FILE = os.path.join("assets.extra", "export.json")
 
-# Marks a remote directory whose upload is not finished: it still runs, or was killed.
+# Marks a remote directory whose upload is still running or was killed.
 UNFINISHED_FILE = ".unfinished"
 
 _PARALLEL_REQUESTS = 32
-_MOST_CONFIG_BYTES = 1_000_000  # a Hugging Face config has about 1,000 bytes
-_MANY_REQUESTS = 2000  # this many requests take long enough for a progress report
+_MOST_CONFIG_BYTES = 1_000_000  # a typical Hugging Face config has 1,000 bytes
+_MANY_REQUESTS = 2000  # from this number on, progress is reported
 
 
 def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
-    """Returns the sorted files that match `patterns`: globs or paths, a list or comma-separated.
+    """Returns the sorted files that match paths or globs, given as a list or comma-separated.
 
-    Raises a UserError that names the flag if a pattern matches no file.
+    Raises a UserError with the name of the flag if a pattern does not match any file.
     """
     if isinstance(patterns, str):
         patterns = patterns.split(",")
@@ -53,7 +54,7 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
         raise UserError(f"--{flag_name} is empty: name at least one file")
     files: dict[str, str] = {}
     for pattern in patterns:
-        # A file name may contain `[` or `*`, so look for a file of this name before globbing.
+        # File names may contain `[` or `*`, so check for the literal name before globbing.
         names = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
         directories = _directories(names, pattern)
         found = [name for name in names if name not in directories]
@@ -61,18 +62,18 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
             hint = " (only directories do: write DIR/* for the files in one)" if names else ""
             raise UserError(f"--{flag_name}: no file matches {pattern!r}{hint}")
         for name in found:
-            files.setdefault(absolute(name), name)  # one entry if two patterns match the file
+            files.setdefault(absolute(name), name)  # deduplicates files that match several patterns
     return sorted(files.values())
 
 
 def _directories(names: Sequence[str], pattern: str) -> set[str]:
-    """Returns the names of directories among the names that match a pattern."""
+    """Returns those `names` that are directories. `names` are the matches of `pattern`."""
     if not is_remote(pattern):
-        # For 100,000 local files os.path is ten times faster than TensorFlow.
+        # os.path is ten times faster than TensorFlow for 100,000 local files.
         return {name for name in names if os.path.isdir(name)}
     if names == [pattern]:
         return {name for name in names if tf.io.gfile.isdir(name)}
-    # One listing replaces one request per name, because a remote directory is never empty.
+    # List the content of all directories at once. Remote directories are never empty.
     parents = {posixpath.dirname(name.rstrip("/")) for name in tf.io.gfile.glob(pattern + "/*")}
     # An object and a directory may have the same name.
     asked = sorted(parents.intersection(names))
@@ -87,19 +88,19 @@ def is_remote(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Returns the absolute form of a local path; returns a remote path (`gs://`) unchanged."""
+    """Converts a local path to an absolute path; returns a remote path (`gs://`) unchanged."""
     return path if is_remote(path) else os.path.abspath(path)
 
 
 def names_in(directory: str) -> list[str]:
-    """Returns the names in a directory, without a trailing slash; empty if it does not exist."""
+    """Lists a directory, without trailing slashes; returns [] if it does not exist."""
     with contextlib.suppress(tf.errors.NotFoundError):
         return [name.rstrip("/") for name in tf.io.gfile.listdir(directory)]
     return []
 
 
 def check_finished(directory: str) -> None:
-    """Raises a UserError if the upload of a remote directory still runs or was killed."""
+    """Raises a UserError if the upload of a remote directory was killed or is still running."""
     if is_remote(directory) and tf.io.gfile.exists(os.path.join(directory, UNFINISHED_FILE)):
         raise UserError(
             f"{directory!r} is not whole: its upload still runs, or was killed; then repeat the "
@@ -108,27 +109,27 @@ def check_finished(directory: str) -> None:
 
 
 def make_directory(directory: str) -> None:
-    """Creates a local directory with its parents; does nothing for a remote directory."""
+    """Creates a local directory and its parents; does nothing for remote directories."""
     if directory and not is_remote(directory):
         tf.io.gfile.makedirs(directory)
 
 
 def remove(path: str) -> None:
-    """Removes a file, if it exists."""
+    """Deletes a file if it exists."""
     with contextlib.suppress(tf.errors.NotFoundError):
         tf.io.gfile.remove(path)
 
 
 def remove_directory(path: str) -> None:
-    """Removes a directory with its content, if it exists."""
+    """Deletes a directory and its content if it exists."""
     with contextlib.suppress(tf.errors.NotFoundError):
         tf.io.gfile.rmtree(path)
 
 
 def map_requests(function: Callable[[Any], Any], arguments: Iterable[Any], title: str) -> list[Any]:
-    """Returns the results of `function`, which sends one request to an object store per argument.
+    """Applies `function`, which sends a request to an object store, to all arguments in parallel.
 
-    Several threads send the requests. For many arguments a progress report appears under `title`.
+    Results are returned in order. If there are many arguments, progress is reported with `title`.
     """
     arguments, results = list(arguments), []
     progress = Progress(title, len(arguments), unit="file")
@@ -141,18 +142,18 @@ def map_requests(function: Callable[[Any], Any], arguments: Iterable[Any], title
 
 
 def sizes(paths: Sequence[str]) -> dict[str, int]:
-    """Returns path -> size in bytes."""
+    """Returns a dict mapping paths to file sizes in bytes."""
     if not any(map(is_remote, paths)):
-        # TensorFlow takes twice as long per local file, which matters for 100,000 files.
+        # os.path is twice as fast as TensorFlow for local files, which matters for 100,000 files.
         return {path: os.path.getsize(path) for path in paths}
     title = f"looking at the files of {os.path.dirname(paths[0])}"
     return dict(zip(paths, map_requests(lambda path: tf.io.gfile.stat(path).length, paths, title)))
 
 
 def write_atomically(path: str, data: bytes | str) -> None:
-    """Writes `data` to `path`, so that readers never see a partial file; creates its directory."""
+    """Writes `data` to `path` atomically, and creates the directory if needed."""
     directory, name = os.path.split(path)
-    # A reader never sees a partial object in an object store.
+    # Writing to an object store is already atomic.
     whole = contextlib.nullcontext(lambda _: path) if is_remote(path) else whole_files(directory)
     with whole as local_path, tf.io.gfile.GFile(local_path(name), "wb") as file:
         file.write(data)
@@ -160,10 +161,10 @@ def write_atomically(path: str, data: bytes | str) -> None:
 
 @contextlib.contextmanager
 def whole_files(directory: str) -> Iterator[Callable[[str], str]]:
-    """Yields a function that maps a file's name to the local path at which to write the file.
+    """Yields a function that maps the name of a file to a temporary local path for writing it.
 
-    At the end of the block all files are moved into `directory`, in the order of the function's
-    calls. After an exception none is moved, and all are removed.
+    At the end of the block, all files are moved to `directory`, in the order of the function's
+    calls. If an exception is raised, no file is moved, and the temporary files are deleted.
     """
     paths: dict[str, str] = {}
     if is_remote(directory):
@@ -183,7 +184,7 @@ def whole_files(directory: str) -> Iterator[Callable[[str], str]]:
 
 
 def upload(local: str, path: str) -> None:
-    """Copies a local file to an object store and compares the sizes."""
+    """Uploads a local file to an object store and verifies the size."""
     tf.io.gfile.copy(local, path, overwrite=True)
     there, here = tf.io.gfile.stat(path).length, os.path.getsize(local)
     if there != here:
@@ -191,7 +192,7 @@ def upload(local: str, path: str) -> None:
 
 
 def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:
-    """Uploads the files of a local directory. The files in `last` are uploaded after all others."""
+    """Uploads all files of a local directory. Files in `last` are uploaded after all others."""
     paths = pathlib.Path(local).rglob("*")
     names = {str(path.relative_to(local)) for path in paths if path.is_file()}
 
@@ -205,7 +206,7 @@ def upload_directory(local: str, remote: str, last: Sequence[str] = ()) -> None:
 
 @contextlib.contextmanager
 def local_file(path: str) -> Iterator[str]:
-    """Yields a local path of a file for the duration of the block; copies a remote file."""
+    """Yields a local path of a file. Remote files are copied for the duration of the block."""
     if not is_remote(path):
         yield path
         return
@@ -217,10 +218,11 @@ def local_file(path: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def new_directory(path: str) -> Iterator[str]:
-    """Yields a local directory, which becomes `path` at the end of the block.
+    """Yields a local directory, which is moved to `path` at the end of the block.
 
-    After an error it is removed. A remote `path` contains UNFINISHED_FILE during the upload. An
-    existing `path` is replaced if a killed call left this file in it; otherwise it is refused.
+    If an exception is raised, the local directory is deleted. During an upload, a remote `path`
+    contains UNFINISHED_FILE. An existing `path` is replaced if it contains this file, because then
+    its upload was killed. Otherwise a UserError is raised.
     """
     path = path.rstrip("/")
     mark = os.path.join(path, UNFINISHED_FILE)
@@ -232,7 +234,7 @@ def new_directory(path: str) -> Iterator[str]:
             yield space
             if not is_unfinished and names_in(path):
                 raise UserError(f"{path!r} has appeared meanwhile: name a new directory")
-            # Unique, so that a second call that uploads at the same time is noticed below.
+            # A unique text, so that a concurrent upload to the same path is detected below.
             call = f"upload {secrets.token_hex(8)} is not finished, or was killed\n"
             write_atomically(mark, call)
             for parent, _, names in tf.io.gfile.walk(path) if is_unfinished else ():
@@ -255,19 +257,19 @@ def new_directory(path: str) -> Iterator[str]:
 
 
 def is_whole(directory: str) -> bool:
-    """Returns whether a directory of `new_directory` exists and its upload is finished."""
+    """Returns whether a directory exists and was completely written by `new_directory`."""
     return tf.io.gfile.isdir(directory) and not tf.io.gfile.exists(
         os.path.join(directory, UNFINISHED_FILE)
     )
 
 
 def write_json(path: str, values: dict, indent: int = 2) -> None:
-    """Writes a JSON object atomically, with one line per value."""
+    """Writes a dict as an indented JSON file, atomically."""
     write_atomically(path, json.dumps(values, indent=indent, ensure_ascii=False) + "\n")
 
 
 def read_json(path: str, most_bytes: int | None = None) -> dict:
-    """Reads a JSON object; raises a UserError for other content or more than `most_bytes`."""
+    """Reads a JSON object; raises a UserError if it is invalid or larger than `most_bytes`."""
     with tf.io.gfile.GFile(path, "rb") as file:
         data = file.read(-1 if most_bytes is None else most_bytes + 1)
     if most_bytes is not None and len(data) > most_bytes:
@@ -282,24 +284,24 @@ def read_json(path: str, most_bytes: int | None = None) -> dict:
 
 
 def read_json_if_exists(path: str) -> dict:
-    """Reads a JSON object; returns {} if there is no such file."""
+    """Reads a JSON object; returns {} if the file does not exist."""
     return read_json(path) if tf.io.gfile.exists(path) else {}
 
 
 def read_config(path: str) -> dict:
-    """Reads a model's config, a JSON object; raises a UserError for an oversized file."""
+    """Reads the JSON config of a model; raises a UserError if the file is too large."""
     return read_json(path, _MOST_CONFIG_BYTES)
 
 
 def partial_name(path: str) -> str:
-    """Returns a temporary name beside `path`, unique to this thread."""
+    """Returns a temporary path in the directory of `path`, unique to this thread."""
     directory, name = os.path.split(path)
     who = f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}"
     return os.path.join(directory, f".{name}.partial-{who}")
 
 
 def new_partial_directory(path: str) -> str:
-    """Returns partial_name(path), and removes directories left by killed processes of this host."""
+    """Returns partial_name(path), and deletes directories left by killed processes of this host."""
     directory, name = os.path.split(path)
     ours = re.compile(re.escape(f".{name}.partial-{socket.gethostname()}-") + r"(\d+)-\d+")
     for found in names_in(directory or "."):
@@ -314,12 +316,12 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        pass  # the process exists, but belongs to another user
+        pass  # the process exists and belongs to another user
     return True
 
 
 def sha256(path: str) -> str:
-    """Returns the hexadecimal SHA-256 of a file's bytes."""
+    """Returns the hexadecimal SHA-256 of a file."""
     digest = hashlib.sha256()
     with tf.io.gfile.GFile(path, "rb") as file:
         while block := file.read(1 << 20):

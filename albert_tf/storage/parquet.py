@@ -1,4 +1,4 @@
-"""Reads and writes Parquet files; the only module that imports pyarrow, when one is used."""
+"""Reads and writes Parquet files. No other module imports pyarrow, which is imported lazily."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
 
-_ROWS_PER_BLOCK = 64  # in memory at a time; a row may be a book
-_BUFFER_BYTES = 1 << 20  # without a buffer, or with pre_buffer, a row group is read as a whole
+_ROWS_PER_BLOCK = 64  # kept in memory; a row may be as long as a book
+_BUFFER_BYTES = 1 << 20  # else, or with pre_buffer, pyarrow reads entire row groups
 
 
 def json_lines(file: tf.io.gfile.GFile) -> Iterator[bytes]:
-    """Yields the rows of a Parquet file as JSON objects, one a line, in blocks of lines.
+    """Converts a Parquet file to JSON lines, one per row, and yields them in blocks.
 
-    Dates, times and decimals become text, as in a CSV. Bytes become an object, which no reader
-    takes for text. After each block the position in `file` is the share of rows that was read.
+    Dates, times and decimals are converted to strings, as in a CSV. Bytes are converted to an
+    object, which is not mistaken for text. With each block, the position in `file` is set in
+    proportion to the number of rows read so far.
 
     Raises:
-      OSError: for a damaged file.
-      UserError: for several columns of one name.
+      OSError: if the file is damaged.
+      UserError: if several columns have the same name.
     """
     import pyarrow
     from pyarrow import parquet
 
-    file.closed = False  # pyarrow reads this attribute, which GFile lacks
+    file.closed = False  # pyarrow requires this attribute, which GFile does not have
     try:
         table = parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
         names, size, done = table.schema_arrow.names, file.size(), 0
@@ -58,11 +59,10 @@ def _no_text(value: object) -> dict[str, str]:
 def written(
     parts: Sequence[Callable[[], Iterator[dict]]], path: str, output_file: str
 ) -> Iterator[dict]:
-    """Yields rows after writing them to a local file, a row group for each part.
+    """Writes rows to a local Parquet file, one row group per part, and then yields them.
 
-    Errors name `output_file`, which `path` becomes.
-
-    `parts` give their rows at each call. A column's type is found from the values in all parts.
+    Each part is called twice and must return the same rows, because the types of the columns are
+    inferred from all parts before writing. Errors name `output_file`, which `path` becomes.
     """
     import pyarrow
     from pyarrow import parquet
@@ -70,7 +70,7 @@ def written(
     schemas = []
     for part in parts:
         rows = list(part())
-        # pyarrow reads the names of columns in the first row only.
+        # pyarrow takes the column names from the first row only.
         rows[0] = {**dict.fromkeys(name for row in rows for name in row), **rows[0]}
         schemas.append(pyarrow.Table.from_pylist(rows).schema)
     try:

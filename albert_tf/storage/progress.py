@@ -1,4 +1,4 @@
-"""Shows progress, rate and time left of a long job: a bar on a terminal, plain lines in a log."""
+"""Reports progress, rate and remaining time: as a bar on a terminal, else as lines in a log."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 
 import tqdm
 
-_SECONDS_BETWEEN_LINES = 10.0  # the least, in a log
+_SECONDS_BETWEEN_LINES = 10.0  # minimum interval in a log
 
 
 class Progress:
-    """Reports progress through `total` units of work; an earlier run has finished `done` units."""
+    """Reports progress of `total` units of work, the first `done` of them by an earlier run."""
 
     def __init__(self, label: str, total: int, done: int = 0, unit: str = "step"):
         self._label, self._total, self._unit = label, total, unit
@@ -24,7 +24,7 @@ class Progress:
             )
 
     def update(self, done: int, detail: str = "") -> None:
-        """Reports that `done` units are finished in total; `detail` is appended to the line."""
+        """Sets the total number of finished units to `done`; `detail` is appended to the report."""
         self._done = done
         if self._bar is not None:
             self._bar.set_postfix_str(detail, refresh=False)
@@ -45,7 +45,7 @@ class Progress:
         )
 
     def close(self) -> None:
-        """Ends the bar."""
+        """Closes the bar."""
         if self._bar is not None:
             self._bar.close()
 
@@ -57,7 +57,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """Formats a duration, like `2h05m`, `3m20s` or `8s`."""
+    """Formats a duration in seconds as `2h05m`, `3m20s` or `8s`."""
     seconds = round(seconds)
     if seconds >= 3600:
         return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"

@@ -1,7 +1,7 @@
-"""Finds the versions of an export: directories named by whole numbers, which TF Serving watches.
+"""Finds the versions of an export, which are directories with integer names as in TF Serving.
 
-A local version appears complete. A remote version grows object by object. It is finished when it
-contains files.PROVENANCE_FILE, which is uploaded last.
+Local versions are always complete. Remote versions are uploaded object by object. They are complete
+if they contain files.PROVENANCE_FILE, which is uploaded last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from albert_tf.storage import files
 
 
 def existing(directory: str) -> list[int]:
-    """Returns the finished versions in a directory, oldest first; none if it does not exist."""
+    """Returns the complete versions in a directory in ascending order; [] if it does not exist."""
     if files.is_remote(directory):
         marks = tf.io.gfile.glob(os.path.join(directory, "*", files.PROVENANCE_FILE))
         names = [mark.split("/")[-3] for mark in marks]
@@ -24,7 +24,7 @@ def existing(directory: str) -> list[int]:
 
 
 def newest_saved_model(path: str) -> str | None:
-    """Returns the SavedModel at `path`, or else the newest version in it; None if there is none."""
+    """Returns `path` if it is a SavedModel, else the newest version in it, or None."""
     candidates = [path, *(os.path.join(path, str(v)) for v in reversed(existing(path)))]
     is_there = (tf.io.gfile.exists(os.path.join(found, "saved_model.pb")) for found in candidates)
     return next((found for found, there in zip(candidates, is_there) if there), None)

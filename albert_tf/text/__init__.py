@@ -1,1 +1,1 @@
-"""Tokenization of text, and tags of words, in Python and in the TensorFlow graph."""
+"""Tokenization, packing and word tags, in Python and in the TensorFlow graph."""

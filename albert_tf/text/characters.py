@@ -13,16 +13,16 @@ from albert_tf.text.words import row_ids
 
 
 class AlignedPieces(NamedTuple):
-    """The pieces of texts, with the span of original characters that each piece covers.
+    """Pieces of texts, with the span of original characters that each piece covers.
 
-    The span includes the space before the piece and dropped combining marks after it. Several
+    A span includes the space before the piece and dropped combining marks after the piece. Several
     pieces may share a character (½ becomes `1`, `⁄`, `2`).
 
     Attributes:
-      pieces: int32 [batch, (pieces)]; the other attributes are parallel to its flat values.
-      starts, limits: int32 [all pieces], byte offsets of a piece in its text; limits are exclusive.
-      visible_before: int64 [all pieces], number of visible characters (no white space) before the
-        piece, counted from the beginning of the first text.
+      pieces: int32 [batch, (pieces)]. The other attributes have one element per piece.
+      starts, limits: int32 [all pieces], byte offsets of a piece in its text. Limits are exclusive.
+      visible_before: int64 [all pieces], number of visible (non-whitespace) characters before
+        the piece, counted from the start of the first text.
       visible_through: int64 [all pieces], the same number at the end of the piece.
     """
 
@@ -35,9 +35,10 @@ class AlignedPieces(NamedTuple):
 
 @functools.cache
 def character_class(test) -> str:
-    """Returns a regular expression that matches one character for which `test` is true.
+    """Returns a regular expression that matches a character for which `test` is True.
 
-    RE2's classes differ from Python's: \\p{Mn} is not combining() != 0, and \\s is ASCII only.
+    RE2's character classes differ from Python's. \\p{Mn} does not match all characters with a
+    nonzero combining class, and \\s matches ASCII only.
     """
     ranges: list[list[int]] = []
     for code in range(sys.maxunicode + 1):
@@ -50,14 +51,14 @@ def character_class(test) -> str:
 
 
 class WrittenCharacters:
-    """The characters of texts, string [batch] of valid UTF-8.
+    """Characters of the original texts, which are string [batch] of valid UTF-8.
 
     Attributes:
       chars: string [batch, (characters)]. TensorFlow 2.15 replaces noncharacters such as U+10FFFF
         by U+FFFD here, but the offsets count the original bytes.
-      offsets, limits: int32 [all characters], offsets in the text of a character's first byte and
-        of the byte after the character.
-      is_space: bool [all characters], true for white space; all other characters are visible.
+      offsets, limits: int32 [all characters], byte offsets in the text where each character starts
+        and ends. Limits are exclusive.
+      is_space: bool [all characters], True for white space. All other characters are visible.
     """
 
     def __init__(self, texts: tf.Tensor):
@@ -73,7 +74,7 @@ class WrittenCharacters:
         self.is_space = matches(self.chars.flat_values, character_class(str.isspace))
 
     def align(self, pieces: tf.RaggedTensor, first: tf.Tensor, last: tf.Tensor) -> AlignedPieces:
-        """Returns AlignedPieces; `first` and `last` are indices of each piece's characters."""
+        """Returns AlignedPieces. `first` and `last` index each piece's first and last character."""
         is_visible = tf.cast(~self.is_space, tf.int64)
         visible_through = tf.cumsum(is_visible)
         return AlignedPieces(
@@ -97,20 +98,20 @@ class WrittenCharacters:
     def find(self, places: tf.Tensor, preprocess: Callable, bases: tf.Tensor) -> tf.Tensor:
         """Returns the index of the original character at each place, int64 [places].
 
-        Places are offsets in the preprocessed texts, which begin at `bases`. If several characters
-        have the same place, the last one is returned: `preprocess` dropped the others.
+        Places are offsets in the preprocessed texts, which start at `bases`. If several characters
+        have the same place, the last one is returned, because `preprocess` dropped the others.
         """
         chars, is_space = self.chars.flat_values, self.is_space
         text_of_char, chars_of_text = row_ids(self.chars), self.chars.row_splits
         indices = tf.range(tf.size(chars, tf.int64))
-        # Of several white-space characters between two words, the first becomes the space.
+        # In white space between two words, the first character becomes the space.
         after_visible = tf.concat([[False], ~is_space[:-1]], axis=0)
         is_first = tf.equal(indices, tf.gather(chars_of_text, text_of_char))
         separates = is_space & after_visible & ~is_first
         separates &= indices < tf.gather(self.ends(), text_of_char)
         different, which = tf.unique(chars)
         sizes = tf.gather(tf.strings.length(preprocess(different)), which)
-        # Noncharacters, which may be U+FFFD here, keep their length in `preprocess`.
+        # `preprocess` keeps the length of noncharacters, which may be U+FFFD here.
         sizes = tf.where(tf.equal(chars, "\ufffd"), self.limits - self.offsets, sizes)
         sizes = tf.where(is_space, tf.cast(separates, tf.int32), sizes)
         before = tf.concat([[0], tf.cumsum(tf.cast(sizes, tf.int64))], axis=0)
@@ -120,6 +121,6 @@ class WrittenCharacters:
 
 
 def matches(chars: tf.Tensor, regex: str) -> tf.Tensor:
-    """Returns for each string whether it fully matches a regular expression: bool, same shape."""
+    """Returns whether each string fully matches a regular expression, bool of the same shape."""
     different, which = tf.unique(chars)
     return tf.gather(tf.strings.regex_full_match(different, regex), which)

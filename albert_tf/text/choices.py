@@ -18,19 +18,19 @@ def questions_with_options(
     max_qa_length: int,
     blank: str | None,
 ) -> tf.Tensor:
-    """Returns for each option the question with the option in its blanks, or else at its end.
+    """Fills each option into the blanks of its question, or appends it if there are no blanks.
 
-    The beginning of a long text may be missing, because only the last pieces become model inputs.
+    The start of a long text may be dropped, because only the last pieces become model inputs.
 
     Args:
-      preprocess: `preprocess` of the tokenizer.
+      preprocess: the method `preprocess` of the tokenizer.
       questions: string [batch].
       options: string [batch * choices].
-      max_qa_length: number of pieces, counted from the end, that become model inputs.
-      blank: the text that marks a blank, such as `_`; None: no question has a blank.
+      max_qa_length: number of pieces at the end of a text that become model inputs.
+      blank: string that marks a blank, such as `_`. None if no question has blanks.
     """
     number = max_qa_length * CHARS_PER_PIECE
-    # Search blanks after preprocessing, which turns a full-width blank into `_`.
+    # Search for blanks after preprocessing, which converts a full-width blank to `_`.
     num_choices = tf.size(options) // tf.maximum(tf.size(questions), 1)
     questions = tf.repeat(preprocess(last_chars(questions, number)), num_choices)
     options = preprocess(last_chars(options, number))
@@ -42,9 +42,9 @@ def questions_with_options(
 
 
 def _fill_blanks(questions: tf.Tensor, options: tf.Tensor, blank: str, number: int) -> tf.Tensor:
-    """Replaces the blanks in the last `number` characters of each question by its option.
+    """Replaces blanks in the last `number` characters of each question with its option.
 
-    Without the limit a question of n blanks with an option of n characters would grow to n * n
+    Without this limit, a question with n blanks and an option of n characters would grow to n * n
     characters. All texts are string [rows], valid UTF-8.
     """
     parts = tf.strings.split(questions, blank)
@@ -57,7 +57,7 @@ def _fill_blanks(questions: tf.Tensor, options: tf.Tensor, blank: str, number: i
     lengths += tf.gather(tf.strings.length(options, "UTF8_CHAR"), in_blank)
     before = tf.concat([[0], tf.cumsum(tf.cast(lengths, tf.int64))], axis=0)
     behind = tf.gather(tf.gather(before, parts.row_limits()), row) - before[1:]
-    # Select the parts before the join, because the copies of the options take most memory.
+    # Select parts before joining, because the copies of the options use most of the memory.
     is_read = behind < number
     row_lengths = tf.math.unsorted_segment_sum(tf.cast(is_read, tf.int64), row, parts.nrows())
     filled = tf.strings.join(

@@ -1,8 +1,9 @@
-"""Finds the entities that word tags mark and computes their F1, as in CoNLL's shared tasks.
+"""Extracts entities from word tags and computes their F1 as in the CoNLL shared tasks.
 
-The definition follows conlleval, the script of CoNLL-2000 to 2003. It is implemented here because
-the library seqeval has no wheel and no longer installs in a fresh environment (its setup script
-needs packages that pip does not bring). The tests compare it with conlleval's output for 13 cases.
+The definition follows conlleval, the evaluation script of CoNLL-2000 to 2003. The library seqeval
+is not used, because it has no wheel and can no longer be installed in a fresh environment. Its
+setup script needs packages that pip does not install. The tests compare our results with the output
+of conlleval for 13 cases.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from collections.abc import Iterable, Sequence, Set
 
 OUTSIDE = "O"
 _TAG = re.compile(r"([BIESLU])(?:-(.+))?")
-# Prefixes of BILOU -> prefixes of BIOES.
+# Maps prefixes of BILOU to prefixes of BIOES.
 _PREFIXES = {"L": "E", "U": "S"}
 
 
 def parse_tag(tag: str) -> tuple[str, str]:
-    """Returns prefix (B, I, E, S or O) and type of a tag: `B-person` is ("B", "person").
+    """Splits a tag into prefix (B, I, E, S or O) and type: `B-person` gives ("B", "person").
 
-    Raises a KeyError for a text that is not a tag.
+    Raises a KeyError if `tag` is not a valid tag.
     """
     if tag == OUTSIDE:
         return OUTSIDE, ""
@@ -31,19 +32,19 @@ def parse_tag(tag: str) -> tuple[str, str]:
 
 
 def are_entity_tags(tags: Iterable[str]) -> bool:
-    """Returns whether the tags mark entities (IOB1, IOB2, BIOES, BILOU) and not word classes."""
+    """Returns whether the tags are entity tags (IOB1, IOB2, BIOES, BILOU), not word classes."""
     tags = set(tags) - {OUTSIDE}
     return bool(tags) and all(map(_TAG.fullmatch, tags))
 
 
 def find_entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Returns (first word, word after the last, type) of each entity that the tags mark.
+    """Returns (start, end, type) of each entity, where `end` is the index after the last word.
 
-    The rule also covers invalid sequences. An entity begins at B and S; after E and S; where the
-    type changes; and at any tag after O, except O. It ends before the next O or the next entity.
+    Invalid sequences are also supported. An entity starts at B or S, after E or S, where the type
+    changes, and at any tag except O after an O. It ends before the next O or the next entity.
 
     Source: conlleval's startOfChunk and endOfChunk (version 2004-01-26).
-    Deviation: conlleval supports neither S nor a B after an E of the same type; BIOES needs both.
+    Deviation: conlleval supports neither S nor a B after an E of the same type. BIOES needs both.
     """
     entities = []
     before, start = (OUTSIDE, ""), 0
@@ -62,12 +63,12 @@ def score_entities(
 ) -> dict[str, float]:
     """Returns `f1`, `precision` and `recall` over all entities, and `f1_TYPE` for each type.
 
-    A found entity is correct if a known entity has the same bounds and type. The scores are
-    fractions; a score whose denominator is 0 is 0.
+    A predicted entity is correct if a gold entity has the same bounds and type. Scores are
+    fractions. If a denominator is 0, the score is 0.
 
     Args:
-      examples: (known entities, found entities) per example; an entity is (start, end, type).
-      types: the entity types that get an `f1_TYPE`; the other scores count all types.
+      examples: (gold entities, predicted entities) per example. An entity is (start, end, type).
+      types: entity types for which `f1_TYPE` is returned. The other scores count all types.
     """
     counts: list[collections.Counter] = [collections.Counter() for _ in range(3)]
     for known, found in examples:

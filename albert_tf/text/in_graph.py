@@ -1,4 +1,4 @@
-"""SentencePiece tokenization as TensorFlow operations, by means of tensorflow-text."""
+"""SentencePiece tokenization as TensorFlow ops, based on tensorflow-text."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import tensorflow as tf
 from albert_tf.text.characters import AlignedPieces, WrittenCharacters, character_class, matches
 from albert_tf.text.words import row_ids
 
-WORD_BOUNDARY = "\u2581"  # SentencePiece's mark of a space
+WORD_BOUNDARY = "\u2581"  # SentencePiece's symbol for a space
 
 
 def import_tensorflow_text():
-    """Imports tensorflow-text, only when needed, because its library of operations is large."""
+    """Imports tensorflow-text lazily, because its library of ops is large."""
     with warnings.catch_warnings():
-        # tensorflow-text imports tensorflow_hub, and this imports the deprecated pkg_resources.
+        # tensorflow-text imports tensorflow_hub, which imports the deprecated pkg_resources.
         warnings.filterwarnings("ignore", message=".*pkg_resources", category=UserWarning)
         import tensorflow_text
 
@@ -30,18 +30,18 @@ def import_tensorflow_text():
 
 @contextlib.contextmanager
 def on_host() -> Iterator[None]:
-    """Runs operations on this machine's CPU, even if the default is a GPU or the host of a TPU."""
-    # None drops the devices of enclosing scopes, which may be on another host.
+    """Runs ops on the CPU of this machine, even if the default is a GPU or the host of a TPU."""
+    # None clears the devices of enclosing scopes, which may be on another host.
     with tf.device(None), tf.device("CPU:0"):
         yield
 
 
 class InGraphTokenizer(tf.Module):
-    """AlbertTokenizer.encode as TensorFlow operations, saved in a SavedModel with the vocabulary.
+    """AlbertTokenizer.encode as TensorFlow ops. A SavedModel includes the vocabulary.
 
-    Deviation: TensorFlow and Python use tables of different versions of Unicode. Some rare
-    characters of Unicode 13 to 16 keep their case or form on one side only: 275 with Python 3.11
-    and TensorFlow 2.15; 96 with Python 3.13 and TensorFlow 2.21, 56 of them unknown to Python.
+    Deviation: TensorFlow and Python use different Unicode versions. Some rare characters of Unicode
+    13 to 16 are lower-cased or decomposed by only one of them. There are 275 with Python 3.11 and
+    TensorFlow 2.15, and 96 with Python 3.13 and TensorFlow 2.21 (56 are missing in Python).
     """
 
     def __init__(self, tokenizer):
@@ -58,52 +58,52 @@ class InGraphTokenizer(tf.Module):
             self._splits = tf.ragged.constant(rows, dtype=tf.int32, row_splits_dtype=tf.int64)
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the pieces of texts, int32 [batch, (pieces)], special pieces not included.
+        """Returns the pieces of texts, int32 [batch, (pieces)], without special pieces.
 
-        Texts are string [batch], UTF-8; invalid bytes become U+FFFD.
+        Texts are string [batch], UTF-8. Invalid bytes are replaced by U+FFFD.
         """
         pieces = self.segment(self.preprocess(texts))
         if self._splits is None:
             return pieces
-        # Replace each piece by a row of one or more pieces, then join the rows of each text.
+        # Replace each piece with a row of one or more pieces, then join the rows of each text.
         rows = tf.gather(self._splits, pieces.flat_values)
         row_splits = tf.gather(rows.row_splits, pieces.row_splits)
         return tf.RaggedTensor.from_row_splits(rows.flat_values, row_splits)
 
     def segment(self, prepared: tf.Tensor) -> tf.RaggedTensor:
-        """Returns SentencePiece's own pieces, without digit-comma splits, of preprocessed texts."""
+        """Tokenizes preprocessed texts with SentencePiece, without digit-comma splits."""
         return self._sentencepiece.tokenize(prepared)
 
     def preprocess(self, texts: tf.Tensor) -> tf.Tensor:
-        """AlbertTokenizer.preprocess in the graph: string [batch] to string [batch]."""
+        """Same as AlbertTokenizer.preprocess, for string [batch]."""
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         texts = tf.strings.regex_replace(texts, character_class(str.isspace) + "+", " ")
         texts = tf.strings.strip(texts)
         texts = self._normalize_utf8(texts, "NFKD")
         texts = tf.strings.regex_replace(texts, character_class(unicodedata.combining), "")
         if self._tokenizer.do_lower_case:
-            # tf.strings.lower ends a text at its first NUL. A line feed, which no longer occurs
-            # here, replaces NUL during the call.
+            # tf.strings.lower truncates a text at its first NUL. Replace NUL by a line feed, which
+            # does not occur here, during the call.
             texts = tf.strings.regex_replace(texts, "\\x{0}", "\n")
             texts = tf.strings.lower(texts, encoding="utf-8")
             texts = tf.strings.regex_replace(texts, "\n", "\0")
         return texts
 
     def align(self, texts: tf.Tensor) -> AlignedPieces:
-        """Tokenizes texts, string [batch] of valid UTF-8, and locates the pieces in them.
+        """Tokenizes texts, string [batch] of valid UTF-8, and aligns the pieces with them.
 
         A text has three forms: original, preprocessed, and normalized by SentencePiece, which
-        returns offsets in the preprocessed form. Except for white space, preprocessing maps each
-        original character separately, so the lengths of the results give each character's place.
+        returns offsets in the preprocessed form. Except for white space, each original character is
+        preprocessed separately, so the lengths of the results determine each character's place.
 
         Deviation: the reference aligns pieces and text by their longest common subsequence. This
-        takes quadratic time and leaves changed characters unaligned; the reference drops a question
-        with a fifth of unaligned characters. Known error of our method: if a piece is split at
-        digit and comma, its parts are located by their lengths, counted from the piece's end. An
-        invisible control character in the piece then shifts the parts by its length.
+        takes quadratic time and cannot align changed characters. The reference drops a question if
+        a fifth of the characters are unaligned. Known error of our method: if a piece is split at
+        digit and comma, its parts are located by their lengths, counted from the end of the piece.
+        An invisible control character in the piece then shifts the parts by its length.
         """
         prepared = self.preprocess(texts)
-        # Places are offsets in all prepared texts, concatenated with one byte between two texts.
+        # Places are byte offsets in the prepared texts, concatenated with one byte between them.
         sizes = tf.cast(tf.strings.length(prepared), tf.int64)
         bases = tf.cumsum(sizes + 1, exclusive=True)
         pieces, begins, limits = self._tokenize_with_offsets(prepared, bases)
@@ -114,7 +114,7 @@ class InGraphTokenizer(tf.Module):
         # For each prepared character, the index of the original character.
         origins = written.find(places, self.preprocess, bases)
 
-        # If invisible characters follow a piece's space, the piece begins at the last of these.
+        # If invisible characters follow the space of a piece, it starts at the last of these.
         first = tf.searchsorted(places, begins, out_type=tf.int64)
         following = tf.searchsorted(places, limits, out_type=tf.int64)
         is_visible = ~matches(chars.flat_values, self._swallowed)
@@ -126,7 +126,7 @@ class InGraphTokenizer(tf.Module):
         )
         starts = tf.gather(origins, start)
 
-        # A piece extends to the beginning of the next piece, to include dropped marks. If several
+        # A piece extends to the start of the next piece, to include dropped marks. If several
         # pieces share an original character, the character belongs to each of them.
         last = tf.gather(origins, tf.maximum(following - 1, first))
         is_end = tf.equal(limits, tf.gather(bases + sizes, row_ids(pieces)))
@@ -139,14 +139,14 @@ class InGraphTokenizer(tf.Module):
         return written.align(pieces, starts, tf.maximum(next_start - 1, last))
 
     def _tokenize_with_offsets(self, prepared, bases):
-        """Returns ragged pieces, and the places of their begins and ends, int64 [all pieces]."""
+        """Returns ragged pieces and the places where each starts and ends, int64 [all pieces]."""
         _, is_byte, lengths = self._tables
         pieces, begins, limits = self._sentencepiece.tokenize_with_offsets(prepared)
         ids, bases = pieces.flat_values, tf.gather(bases, row_ids(pieces))
         begins = tf.cast(begins.flat_values, tf.int64) + bases
         limits = tf.cast(limits.flat_values, tf.int64) + bases
         # SentencePiece assigns a character to the last of its byte pieces and an empty span to the
-        # others. Extend their spans to the end of the character.
+        # others. Extend the empty spans to the end of the character.
         ends = tf.concat(
             [tf.where((limits > begins) | ~tf.gather(is_byte, ids))[:, 0], [0]], axis=0
         )
@@ -169,7 +169,7 @@ class InGraphTokenizer(tf.Module):
 
     @functools.cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Columns for all pieces: starts a word, is a byte piece (both bool), length in bytes."""
+        """Arrays over all pieces: starts a word (bool), is a byte piece (bool), length in bytes."""
         pieces = self._tokenizer.pieces
         return (
             np.array([piece.startswith(WORD_BOUNDARY) for piece in pieces]),
@@ -179,7 +179,7 @@ class InGraphTokenizer(tf.Module):
 
     @functools.cached_property
     def _swallowed(self) -> str:
-        """A regular expression for characters that SentencePiece drops or turns into a space."""
+        """Regular expression for characters that SentencePiece drops or replaces with a space."""
         swallowed = [
             rf"\x{{{code:x}}}"
             for code in range(sys.maxunicode + 1)

@@ -1,7 +1,7 @@
 """Truncates texts before tokenization, in the TensorFlow graph.
 
-Tokenization takes time and memory for each character, and more for a long run of characters that
-the vocabulary lacks. A sequence has a maximum length, so text beyond it need not be tokenized.
+Tokenization takes time and memory for each character, and more for long runs of characters that are
+not in the vocabulary. Text beyond the maximum sequence length does not need to be tokenized.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import tensorflow as tf
 from albert_tf.text.characters import character_class
 from albert_tf.text.in_graph import import_tensorflow_text
 
-# Number of characters to read per piece of the model's input. Pieces of published vocabularies have
-# at most 16 characters, and in real text about 4. So the truncated text yields too few pieces only
-# if it consists mostly of white space, combining marks or characters that the vocabulary lacks.
+# Number of characters to keep per piece of the model's input. Pieces of published vocabularies have
+# at most 16 characters, and about 4 in real text. Truncated text has too few pieces only if most of
+# it is white space, combining marks or characters that are not in the vocabulary.
 CHARS_PER_PIECE = 64
 
-# NFKD may turn one character into several: U+FDFA into 18, a Korean syllable into 3.
+# NFKD may replace a character with several: U+FDFA with 18, a Korean syllable with 3.
 MOST_OF_ONE_CHAR, MANY_OF_ONE_CHAR = 18, 3
 
-_LONGEST_CHAR = 4  # bytes of UTF-8
+_LONGEST_CHAR = 4  # bytes in UTF-8
 
 
 def chars_of_sequence(texts: tf.Tensor, max_seq_length: int) -> tf.Tensor:
-    """Truncates texts, string [batch], to the characters that a sequence can need.
+    """Truncates texts, string [batch], to the characters that a sequence may need.
 
-    Removes leading white space first, so that it does not use up the limit.
+    Removes leading white space first, so that it does not count toward the limit.
     """
     start = "^" + character_class(str.isspace) + "+"
     texts = tf.strings.regex_replace(texts, start, "", replace_global=False)
@@ -35,28 +35,28 @@ def chars_of_sequence(texts: tf.Tensor, max_seq_length: int) -> tf.Tensor:
 
 
 def first_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
-    """Returns the first `number` characters of texts, string [batch]; invalid bytes become U+FFFD.
+    """Truncates texts, string [batch], to `number` characters. Invalid bytes become U+FFFD.
 
-    If NFKD would turn them into more than 3 * number characters, returns the first number / 18.
+    If NFKD would expand these to more than 3 * number characters, keeps only number / 18.
     """
     return _cut(texts, number, lambda texts, size, unit: tf.strings.substr(texts, 0, size, unit))
 
 
 def last_chars(texts: tf.Tensor, number: int) -> tf.Tensor:
-    """Drops trailing white space and returns the last `number` characters; see first_chars."""
+    """Removes trailing white space and keeps the last `number` characters. See first_chars."""
     texts = tf.strings.regex_replace(texts, character_class(str.isspace) + "+$", "")
     return _cut(texts, number, _end)
 
 
 def num_prepared(texts: tf.Tensor) -> tf.Tensor:
-    """Returns the number of characters of texts after NFKD, int32 [batch]."""
+    """Returns the number of characters in each text after NFKD, int32 [batch]."""
     normalized = import_tensorflow_text().normalize_utf8(texts, "NFKD")
     return tf.strings.length(normalized, "UTF8_CHAR")
 
 
 def _cut(texts: tf.Tensor, number: int, part: Callable) -> tf.Tensor:
-    """Keeps a `part` of `number` characters, or number / 18 if NFKD would lengthen it too much."""
-    # Truncate by bytes first, which is cheap. If it cuts a character in two, that one is dropped.
+    """Keeps a `part` of `number` characters, or of number / 18 if NFKD would expand it too much."""
+    # Truncate by bytes first, which is cheap. A character that is cut in two is dropped below.
     texts = part(texts, _LONGEST_CHAR * number, "BYTE")
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = part(texts, number, "UTF8_CHAR")

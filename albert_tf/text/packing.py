@@ -1,4 +1,4 @@
-"""Packs texts of any length into a model's inputs, `[CLS] A [SEP] B [SEP]`, in the graph."""
+"""Packs texts of any length into model inputs, `[CLS] A [SEP] B [SEP]`, in the graph."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import tensorflow as tf
 
 from albert_tf.text.windows import Windows, cut
 
-# Sequences are padded to a multiple of this number, so that few shapes need compiled kernels.
+# Sequences are padded to a multiple of this number, so that kernels are compiled for few shapes.
 LENGTH_STEP = 16
 
 NUM_SPECIAL_PIECES = 3  # [CLS] and two [SEP]
 
-# Names of a packed sequence's tensors: in records (as in the reference), and as model inputs.
+# Tensor names of packed sequences: in records (as in the reference) and as model inputs.
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 _OF_MODEL = ("input_word_ids", "input_mask", "input_type_ids")
 
 
 def model_inputs(tokens: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Returns the FEATURES of `tokens` under the names of the model's inputs."""
+    """Returns the FEATURES of `tokens`, renamed to the names of the model's inputs."""
     return {name: tokens[feature] for name, feature in zip(_OF_MODEL, FEATURES)}
 
 
@@ -30,18 +30,18 @@ def lay_out(
     special_ids: tuple[int, int],
     pad_id: int = 0,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Lays out `[CLS] A [SEP] B [SEP]` in each row, or `[CLS] A [SEP]`.
+    """Builds rows of the form `[CLS] A [SEP] B [SEP]` or `[CLS] A [SEP]`.
 
-    Example: pieces `a b c d e`, A from 0 of length 3, B from 3 of length 2 and seq_len 9 give
+    Example: pieces `a b c d e`, parts (0, 3, 3, 2) and seq_len 9 give the ids
     `[CLS] a b c [SEP] d e [SEP] [PAD]`, mask `1 1 1 1 1 1 1 1 0`, types `0 0 0 0 0 1 1 1 0`.
 
     Args:
       pieces: int32 [n], n > 0, the pieces of all texts.
-      parts: int32 [rows] each: index of A's first piece, length of A, index of B's first piece,
-        length of B. Length -1: the row has no B and no second [SEP].
-      seq_len: length of the rows, at least the longest layout.
+      parts: index of A's first piece, length of A, index of B's first piece and length of B, int32
+        [rows] each. If the length of B is -1, the row has no B and no second [SEP].
+      seq_len: length of the rows, at least the longest row without padding.
       special_ids: ids of [CLS] and [SEP].
-      pad_id: the piece that fills a row after its last [SEP].
+      pad_id: id that fills each row after its last [SEP].
 
     Returns:
       int32 [rows, seq_len] piece ids, mask (1 = real) and type ids (1 = B and its [SEP], 0 = all
@@ -65,11 +65,11 @@ def lay_out(
 
 
 class Packer:
-    """Puts [CLS] and [SEP] around pieces and pads them.
+    """Adds [CLS] and [SEP] to sequences of pieces and pads them.
 
     Args:
-      tokenizer: an AlbertTokenizer, whose module imports this one.
-      max_seq_length: the maximum length in pieces, special pieces included.
+      tokenizer: an AlbertTokenizer (not annotated, because its module imports this module).
+      max_seq_length: maximum length in pieces, including special pieces.
     """
 
     def __init__(self, tokenizer, max_seq_length: int | tf.Tensor):
@@ -83,19 +83,19 @@ class Packer:
         second: tf.RaggedTensor | None = None,
         has_second: tf.Tensor | bool = True,
     ) -> dict[str, tf.Tensor]:
-        """Packs texts of any length; see `pack`.
+        """Truncates texts to max_seq_length and packs them. See `pack`.
 
-        A pair that is too long loses pieces one by one at the end of its longer part, or of the
-        second part if both are equally long.
+        If a pair is too long, pieces are removed one by one from the end of the longer part, or of
+        the second part if both have the same length.
 
-        Source: the reference's _truncate_seq_pair, in closed form.
+        Source: the reference's _truncate_seq_pair, computed in closed form.
         """
         first_length = first.row_lengths()
         if second is None:
             return self.pack(first, first_length=tf.minimum(first_length, self.max_seq_length - 2))
         second_length = second.row_lengths()
         room = self.max_seq_length - 2 - tf.cast(has_second, tf.int64)
-        # A part may use the room that the other leaves, at least half; the first gets an odd piece.
+        # A part gets the room that the other part leaves, at least half (the first: rounded up).
         first_length = tf.minimum(first_length, tf.maximum(room - second_length, (room + 1) // 2))
         second_length = tf.minimum(second_length, room - first_length)
         return self.pack(first, second, first_length, tf.where(has_second, second_length, -1))
@@ -109,14 +109,15 @@ class Packer:
     ) -> dict[str, tf.Tensor]:
         """Packs `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`.
 
-        Rows get the length of the longest, rounded up to LENGTH_STEP, but at most max_seq_length.
+        All rows have the length of the longest row, rounded up to a multiple of LENGTH_STEP, but at
+        most max_seq_length.
 
         Args:
           first: int32 [rows, (pieces)].
-          second: int32 [rows, (pieces)]; None: no row has a second part.
-          first_length: int64 [rows], number of pieces to use of each row of `first`; default: all.
-            The caller ensures that the rows fit.
-          second_length: int64 [rows], the same for `second`; -1: the row has no second part.
+          second: int32 [rows, (pieces)]. None if no row has a second part.
+          first_length: int64 [rows], number of pieces to use from each row of `first`. The caller
+            must ensure that the rows fit. Default: all.
+          second_length: int64 [rows], the same for `second`. -1 if the row has no second part.
 
         Returns:
           dict of int32 [rows, seq_len] `input_ids`, `input_mask`, `segment_ids`.
@@ -127,7 +128,7 @@ class Packer:
         second_length = second.row_lengths() if second_length is None else second_length
         second_begin = second.row_starts() + tf.size(first.flat_values, tf.int64)
         parts = (first.row_starts(), first_length, second_begin, second_length)
-        # An empty batch gets a length too, because operations on shape [0, 0] fail.
+        # Even an empty batch needs a positive length, because ops on shape [0, 0] fail.
         longest = tf.reduce_max(first_length + second_length) + NUM_SPECIAL_PIECES
         longest = tf.cast(tf.maximum(longest, 2), tf.int32)
         seq_len = tf.minimum(rounded_up(longest), tf.cast(self.max_seq_length, tf.int32))
@@ -146,8 +147,8 @@ class Packer:
     ) -> dict[str, tf.Tensor]:
         """Packs contexts and answers (a question with an option), both int32 [rows, (pieces)].
 
-        An answer keeps its last max_qa_length pieces. The context keeps as many of its first pieces
-        as the sequence has room for.
+        Each answer is truncated to its last max_qa_length pieces. Each context is truncated to the
+        first pieces that fit in the remaining room.
 
         Source: the reference's race_utils.convert_single_example.
         """
@@ -165,9 +166,9 @@ class Packer:
     ) -> tuple[dict[str, tf.Tensor], Windows, tf.Tensor]:
         """Packs each query with each window of its context.
 
-        Queries and contexts are int32 [batch, (pieces)]. A query is truncated to max_query_length
-        pieces, or to fewer if they leave no room for the context. Returns packed sequences, their
-        Windows, and the position of each window's first context piece, int64 [windows].
+        Queries and contexts are int32 [batch, (pieces)]. Queries are truncated to max_query_length
+        pieces, or fewer if there is no room for the context. Returns the packed sequences, their
+        Windows, and the position of the first context piece in each window, int64 [windows].
         """
         longest = self.max_seq_length - NUM_SPECIAL_PIECES - 1
         queries = queries[:, : min(max_query_length, longest)]
@@ -181,15 +182,15 @@ class Packer:
     def pack_words(
         self, tokenizer: Callable, words: tf.RaggedTensor, doc_stride: int
     ) -> tuple[dict[str, tf.Tensor], Windows]:
-        """Packs the windows of texts, string [batch, (words)]; each word is tokenized separately.
+        """Packs windows of texts, string [batch, (words)]. Each word is tokenized separately.
 
-        Words are numbered from 1 through all texts. The packed windows also have `word`, int32
-        [windows, seq_len]: a word's number at its first piece in the window with the most context
-        around it, 0 elsewhere.
+        Words are numbered from 1 across all texts. The packed windows also contain `word`, int32
+        [windows, seq_len]. Its value is the number of a word at the word's first piece in the
+        window with the most context around this piece, and 0 elsewhere.
         """
         different, which = tf.unique(words.flat_values)
         pieces = tokenizer(different)
-        # A word without pieces (a single combining mark) gets the unknown piece.
+        # A word without pieces (such as a single combining mark) becomes the unknown piece.
         lengths = tf.cast(tf.equal(pieces.row_lengths(), 0), tf.int64)
         unknown = tf.fill([tf.reduce_sum(lengths)], self._unk_id)
         pieces = tf.concat([pieces, tf.RaggedTensor.from_row_lengths(unknown, lengths)], axis=1)
@@ -212,7 +213,7 @@ class Packer:
         return tokens, windows
 
     def pad_to_longest(self, tokens: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Pads the result of `pack` to max_seq_length columns."""
+        """Pads the output of `pack` to length max_seq_length."""
         seq_len = tf.cast(self.max_seq_length, tf.int32)
         missing = seq_len - tf.shape(tokens["input_ids"])[1]
         shape = [None, tf.get_static_value(seq_len)]

@@ -1,4 +1,4 @@
-"""Tokenizes text with SentencePiece or WordPiece, in Python or as TensorFlow operations."""
+"""SentencePiece and WordPiece tokenizers, in Python and as TensorFlow ops."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ VOCABULARY_FILE = "spiece.model"
 WORDPIECE_FILE = "vocab.txt"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 
-# A longer word (in characters) or text (in pieces) may have ties between segmentations: the float32
-# sum of many scores rounds small differences away. One of 600 texts of 1,000 words had a tie.
+# For longer words (in characters) or texts (in pieces), segmentations may have equal scores,
+# because float32 sums of many scores are rounded. One of 600 texts of 1,000 words had such a tie.
 _LONGEST_WORD = 64
 _LONGEST_TEXT = 512
 
 
 def preprocess(text: str, do_lower_case: bool) -> str:
-    """Prepares text for SentencePiece: single spaces, no accents, optionally lower case.
+    """Prepares text for SentencePiece: normalizes spaces, removes accents, may lower-case it.
 
     Source: the reference's tokenization.preprocess_text.
     """
@@ -52,7 +52,7 @@ def preprocess(text: str, do_lower_case: bool) -> str:
 
 
 def check_texts(texts: Sequence[str], name: str = "texts") -> None:
-    """Raises a UserError if `texts` is no list of strings."""
+    """Raises a UserError if `texts` is not a list of strings."""
     if isinstance(texts, str):
         raise UserError(f"expected a list of {name}, got one string: put it into a list")
     for place, text in enumerate(texts):
@@ -61,29 +61,29 @@ def check_texts(texts: Sequence[str], name: str = "texts") -> None:
 
 
 class AlbertTokenizer:
-    """Tokenizes text to the piece ids of a SentencePiece model; adds no special pieces.
+    """SentencePiece tokenizer of ALBERT.
 
-    Calling it gives a model's inputs, with special pieces.
+    `encode` returns piece ids without special pieces. Calling the tokenizer returns model inputs.
 
-    Pieces that end in a digit and a comma are split once more (`▁2010,` -> `▁2010` `,`), as in the
+    Pieces that end in a digit and a comma are split again (`▁2010,` becomes `▁2010` `,`), as in the
     training of the published models.
 
     Source: the reference's tokenization.FullTokenizer and encode_pieces.
-    Deviation: `3.0,` becomes `▁3 . 0 ,`. Under Python 3 the reference leaves a stray boundary
+    Deviation: `3.0,` becomes `▁3 . 0 ,`. In Python 3, the reference leaves a stray boundary
     mark (`▁3 . ▁0 ,`), because it compares a string with bytes.
 
     Args:
-      spm_model_file: a SentencePiece model with ALBERT's control pieces; or a WordPiece vocabulary
-        (a .txt file), which gives a WordPieceTokenizer.
-      do_lower_case: whether to lower-case the text, as the published English models do.
+      spm_model_file: path of a SentencePiece model with ALBERT's control pieces, or of a WordPiece
+        vocabulary (a .txt file), which creates a WordPieceTokenizer.
+      do_lower_case: If True, lower-cases the text, as for the published English models.
 
-    Raises a UserError if the file is neither kind of vocabulary.
+    Raises a UserError if the file is not a valid vocabulary.
     """
 
-    vocabulary_name = VOCABULARY_FILE  # the file's name in a model's directory
+    vocabulary_name = VOCABULARY_FILE  # file name in a model directory
 
     def __new__(cls, spm_model_file: str, do_lower_case: bool = True):  # noqa: ARG004  for __init__
-        """Creates a WordPieceTokenizer if the file's name ends in .txt."""
+        """Creates a WordPieceTokenizer if the file name ends in .txt."""
         if cls is AlbertTokenizer and os.fspath(spm_model_file).endswith(".txt"):
             cls = WordPieceTokenizer
         return super().__new__(cls)
@@ -125,16 +125,16 @@ class AlbertTokenizer:
 
     @classmethod
     def load(cls, directory: str) -> AlbertTokenizer:
-        """Reads a tokenizer from the directory of a model.
+        """Loads the tokenizer from a model directory.
 
-        Without a tokenizer_config.json the text is lower-cased, as for the published models.
+        If there is no tokenizer_config.json, text is lower-cased, as for the published models.
 
         Raises a UserError if a file is missing or malformed.
         """
         return cls(find_vocabulary(directory), read_do_lower_case(directory))
 
     def save(self, directory: str) -> None:
-        """Writes the vocabulary and tokenizer_config.json into the directory of a model."""
+        """Saves the vocabulary and tokenizer_config.json to a model directory."""
         settings = json.dumps({"do_lower_case": self.do_lower_case}) + "\n"
         files.write_atomically(os.path.join(directory, self.vocabulary_name), self.model_bytes)
         files.write_atomically(os.path.join(directory, TOKENIZER_CONFIG_FILE), settings)
@@ -146,24 +146,24 @@ class AlbertTokenizer:
     def __call__(
         self, texts: Sequence[str], text_pairs: Sequence[str] | None = None, max_length: int = 512
     ) -> dict[str, tf.Tensor]:
-        """Returns a batch of inputs for a model, as fine-tuning and exports make them.
+        """Returns a batch of model inputs in the format of fine-tuning and exports.
 
         Example: `model.encoder(tokenizer(["The file is open."], max_length=64))`.
 
         Args:
           texts: each becomes `[CLS] text [SEP]`.
-          text_pairs: as many second texts, for `[CLS] text [SEP] second text [SEP]`.
-          max_length: pieces, special pieces included; longer texts are truncated. At most the
-            model's max_position_embeddings, which the tokenizer does not know.
+          text_pairs: as many second texts; a pair becomes `[CLS] text [SEP] second text [SEP]`.
+          max_length: maximum number of pieces, including special pieces. Longer texts are
+            truncated. Must not exceed the model's max_position_embeddings (not checked).
 
         Returns:
           dict of int32 [texts, L] `input_word_ids`, `input_mask` (1 = real) and `input_type_ids`
-          (1 = second text and its [SEP]). Hugging Face names them input_ids, attention_mask and
-          token_type_ids. L is the longest row, rounded up to a multiple of 16, but at most
-          `max_length`.
+          (1 = second text and its [SEP]). In Hugging Face models, their names are input_ids,
+          attention_mask and token_type_ids. L is the length of the longest row, rounded up to a
+          multiple of 16, but at most `max_length`.
 
         Raises:
-          UserError: if `texts` is one string, or there are more or fewer second texts.
+          UserError: if `texts` is a single string, or `text_pairs` has a different length.
         """
         parts = {"texts": texts}
         if text_pairs is not None:
@@ -180,11 +180,11 @@ class AlbertTokenizer:
             return model_inputs(Packer(self, max_length).truncate_and_pack(*pieces))
 
     def encode(self, text: str) -> list[int]:
-        """Returns the piece ids of a text, special pieces not included."""
+        """Returns the piece ids of a text, without special pieces."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the piece ids of several texts, faster than a loop over `encode`."""
+        """Returns the piece ids of several texts. Faster than calling `encode` in a loop."""
         texts = [self.preprocess(text) for text in texts]
         # One thread, because jobs that tokenize many texts run one process per core.
         encoded = self._processor.encode(texts, num_threads=1)
@@ -201,11 +201,11 @@ class AlbertTokenizer:
         ]
 
     def _may_tie(self, text: str, ids: list[int]) -> bool:
-        """Returns whether segmentations of equal score may exist (`e ee` and `ee e` for `eee`).
+        """Returns whether segmentations with equal scores may exist (`e ee`, `ee e` for `eee`).
 
-        Releases of SentencePiece resolve ties differently, and tensorflow-text contains an older
-        release than the Python package. So tensorflow-text tokenizes such text, which is rare: text
-        with repeated strings, words of more than 64 characters, or more than 512 pieces.
+        SentencePiece releases break ties differently, and tensorflow-text contains an older release
+        than the Python package. So text with possible ties is tokenized by tensorflow-text. Such
+        text is rare. It has repeated strings, words of over 64 characters, or over 512 pieces.
         """
         if len(ids) > _LONGEST_TEXT:
             return True
@@ -216,10 +216,10 @@ class AlbertTokenizer:
 
     @functools.cached_property
     def _repeated_roots(self) -> list[float]:
-        """For each piece, a number for the string that it repeats (`ee` and `e` both repeat `e`).
+        """A number per piece for its root, the string that it repeats (`e` for `e` and `ee`).
 
-        Two adjacent pieces can be swapped if they repeat the same string. A piece that shares its
-        string with no other piece gets nan, which equals no number.
+        Two adjacent pieces can be swapped if they have the same root. A piece with a unique root
+        gets NaN, which is not equal to any number.
         """
         roots = [piece[: (piece + piece).find(piece, 1)] for piece in self.pieces]
         counts = collections.Counter(roots)
@@ -231,12 +231,12 @@ class AlbertTokenizer:
         return self.pieces[piece_id]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Joins pieces to readable text, with spaces for boundary marks."""
+        """Converts piece ids to readable text. Boundary marks become spaces."""
         return "".join(self.pieces[i] for i in ids).replace(WORD_BOUNDARY, " ").strip()
 
     @functools.cached_property
     def digit_comma_splits(self) -> dict[int, list[int]]:
-        """Returns id of a piece that ends in a digit and a comma -> ids of its replacement."""
+        """Maps the id of each piece that ends in a digit and a comma to the ids of its parts."""
         splits = {}
         for piece_id, piece in enumerate(self.pieces):
             if not re.search(r"\d,$", piece):
@@ -248,15 +248,15 @@ class AlbertTokenizer:
         return splits
 
     def word_starts(self) -> np.ndarray:
-        """Returns which pieces begin a word, for whole-word masking: bool [vocab_size].
+        """Returns whether each piece starts a word, bool [vocab_size], for whole-word masking.
 
-        A piece begins a word if it starts with the boundary mark, contains no letter or digit, or
-        belongs to a script without spaces. A byte piece begins a word if it begins a UTF-8
-        character. All other pieces continue the preceding word.
+        A piece starts a word if it begins with the boundary mark, contains no letter, mark or
+        digit, or belongs to a script without spaces. A byte piece starts a word if it starts a
+        UTF-8 character. All other pieces continue the preceding word.
 
-        Deviation: in the reference every piece with a character outside [A-Za-z] begins a word, so
-        numbers and other scripts have no whole words. But punctuation of several characters
-        (`...`) continues a word in the reference.
+        Deviation: in the reference, a piece starts a word if it contains a character other than
+        A-Z, a-z and common punctuation, so numbers and other scripts have no whole words.
+        Punctuation of several characters (`...`) continues a word in the reference.
         """
         processor = self._processor
 
@@ -273,7 +273,7 @@ class AlbertTokenizer:
         return np.array([begins(i, piece) for i, piece in enumerate(self.pieces)])
 
     def replacement_ids(self) -> np.ndarray:
-        """Returns the ids that may replace a masked piece, int32 [n]: no control or byte pieces."""
+        """Returns ids that may replace a masked piece, int32 [n]. No control or byte pieces."""
         processor = self._processor
         tests = (processor.is_control, processor.is_unknown, processor.is_unused, processor.is_byte)
         ids = [i for i in range(self.vocab_size) if not any(test(i) for test in tests)]
@@ -281,15 +281,17 @@ class AlbertTokenizer:
 
     @functools.cached_property
     def textless_ids(self) -> list[int]:
-        """The pieces that represent no text: [CLS], [SEP], padding and a single boundary mark.
+        """Ids of pieces that represent no text: [CLS], [SEP], padding and a boundary mark alone.
 
-        Example: `我` is `▁ <unk>`. If `▁` counted as text, only half of `我` would be unknown.
+        Example: `我` becomes `▁ <unk>`. If `▁` counted as text, only half of `我` would be unknown.
         """
         marks = [i for i, piece in enumerate(self.pieces) if piece == WORD_BOUNDARY]
         return [self.pad_id, self.cls_id, self.sep_id, *marks]
 
     def unknown_shares(self, pieces: np.ndarray, row_splits: np.ndarray) -> np.ndarray:
-        """Returns the share of `<unk>` in each row's text pieces, float32 [rows]; 1 without text.
+        """Returns the fraction of `<unk>` among the text pieces of each row, float32 [rows].
+
+        A row without text pieces gets 1.
 
         Args:
           pieces: int32 [all pieces].
@@ -303,7 +305,7 @@ class AlbertTokenizer:
         return np.where(counts[1] > 0, counts[0] / np.maximum(counts[1], 1), np.float32(1))
 
     def in_graph(self) -> InGraphTokenizer:
-        """Returns this tokenizer as TensorFlow operations, for a graph or for many texts."""
+        """Returns this tokenizer as TensorFlow ops, for use in a graph or with many texts."""
         with tf.init_scope(), on_host():
             try:
                 self._in_graph.segment([""])
@@ -318,19 +320,19 @@ class AlbertTokenizer:
 
 
 class WordPieceTokenizer(AlbertTokenizer):
-    """Tokenizes text to piece ids: splits each word into the longest pieces of a vocabulary.
+    """WordPiece tokenizer of BERT, which greedily splits words into the longest pieces.
 
-    A word that the pieces cannot spell becomes [UNK]. `[MASK]` in a text is plain text.
+    Words that cannot be split into known pieces become [UNK]. `[MASK]` in a text is plain text.
 
     Source: BERT's tokenization.FullTokenizer; Hugging Face's tokenizers (BertNormalizer).
-    Deviation: as in Hugging Face's code, accents are dropped first, and then each letter is
+    Deviation: as in Hugging Face's code, accents are removed first, and then each letter is
     lower-cased. BERT's code lower-cases whole words, which changes a Greek sigma at a word's end.
-    About 500 rare characters are punctuation or marks in one version of Unicode only: Hugging
-    Face's tables are older than Python's.
+    Hugging Face's Unicode tables are older than Python's. About 500 rare characters are punctuation
+    or marks in only one of the two versions.
 
     Args:
       vocabulary_file: one piece per line, including [PAD], [UNK], [CLS], [SEP] and [MASK].
-      do_lower_case: whether to lower-case the text and drop accents.
+      do_lower_case: If True, lower-cases the text and removes accents.
 
     Raises a UserError if the file is not a WordPiece vocabulary.
     """
@@ -362,7 +364,7 @@ class WordPieceTokenizer(AlbertTokenizer):
         self._word_ids = functools.lru_cache(1 << 16)(self._split_word)
 
     def preprocess(self, text: str) -> str:
-        """Prepares text and puts spaces around each word that will be split into pieces."""
+        """Prepares text for WordPiece. Spaces separate the words that are split into pieces."""
         return " ".join(text.translate(wordpiece.prepared(self.do_lower_case)).split(" "))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -389,19 +391,20 @@ class WordPieceTokenizer(AlbertTokenizer):
         return tuple(ids)
 
     def decode(self, ids) -> str:
-        """Joins pieces to readable text, with spaces between words."""
+        """Converts piece ids to readable text, with spaces between words."""
         text = " ".join(self.pieces[i] for i in ids)
         return text.replace(f" {wordpiece.CONTINUATION}", "")
 
     @property
     def digit_comma_splits(self) -> dict[int, list[int]]:
-        """Returns {}, because only SentencePiece has pieces that end in a digit and a comma."""
+        """Returns an empty dict, because only SentencePiece pieces are split at digit and comma."""
         return {}
 
     def word_starts(self) -> np.ndarray:
-        """Returns which pieces begin a word, for whole-word masking: bool [vocab_size].
+        """Returns whether each piece starts a word, bool [vocab_size], for whole-word masking.
 
-        These are pieces without ##, and all pieces in scripts without spaces, such as Chinese.
+        Pieces without ## start a word, and so do all pieces of scripts without spaces, such as
+        Chinese.
         """
 
         def begins(piece: str) -> bool:
@@ -412,7 +415,7 @@ class WordPieceTokenizer(AlbertTokenizer):
         return np.array([begins(piece) for piece in self.pieces])
 
     def replacement_ids(self) -> np.ndarray:
-        """Returns the ids that may replace a masked piece, int32 [n]: no special or unused ones."""
+        """Returns ids that may replace a masked piece, int32 [n]. No special or unused pieces."""
         ids = [
             i
             for i, piece in enumerate(self.pieces)
@@ -421,7 +424,7 @@ class WordPieceTokenizer(AlbertTokenizer):
         return np.array(ids, np.int32)
 
     def in_graph(self) -> wordpiece.InGraphWordPiece:
-        """Returns this tokenizer as TensorFlow operations, for a graph or for many texts."""
+        """Returns this tokenizer as TensorFlow ops, for use in a graph or with many texts."""
         with tf.init_scope(), on_host():
             return self._in_graph
 
@@ -431,13 +434,13 @@ class WordPieceTokenizer(AlbertTokenizer):
 
 
 def find_vocabulary(directory: str) -> str:
-    """Returns the path of the vocabulary in a model's directory: spiece.model, else vocab.txt."""
+    """Returns the path of a directory's spiece.model, or of vocab.txt if only that exists."""
     path = os.path.join(directory, VOCABULARY_FILE)
     wordpiece = os.path.join(directory, WORDPIECE_FILE)
     return wordpiece if tf.io.gfile.exists(wordpiece) and not tf.io.gfile.exists(path) else path
 
 
 def read_do_lower_case(directory: str) -> bool:
-    """Returns do_lower_case of a directory's tokenizer_config.json; True without the file."""
+    """Returns do_lower_case from a directory's tokenizer_config.json. Default: True."""
     path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
     return files.read_json_if_exists(path).get("do_lower_case", True)

@@ -10,14 +10,14 @@ from albert_tf.text.words import row_ids
 
 
 class Windows(NamedTuple):
-    """Windows over the pieces of texts; the windows of one text are successive rows.
+    """Overlapping windows over pieces. Windows of the same text are consecutive rows.
 
     Attributes:
       counts: int64 [batch], number of windows of each text.
       text: int64 [windows], index of the window's text.
       first: int64 [windows], index of the window's first piece among the pieces of all texts.
       pieces: int64 [windows, (pieces)], indices of the window's pieces among all texts' pieces.
-      is_max_context: bool [pieces of all windows], true in exactly one window for each piece: the
+      is_max_context: bool [pieces of all windows], True for each piece in exactly one window: the
         window with the most context on both sides of the piece.
     """
 
@@ -29,14 +29,14 @@ class Windows(NamedTuple):
 
 
 def cut(texts: tf.RaggedTensor, room: tf.Tensor, doc_stride: int) -> Windows:
-    """Splits each text, [batch, (pieces)], into windows; an empty text has one empty window.
+    """Splits each text, [batch, (pieces)], into windows. An empty text has one empty window.
 
-    A window of a text has at most `room` pieces; `room` is int64 [batch], at least 1. The next
-    window starts min(doc_stride, room) pieces after the start of this one.
+    `room` is the maximum number of pieces per window of each text, int64 [batch], at least 1. Each
+    window starts min(doc_stride, room) pieces after the start of the previous window.
     """
     num_pieces = texts.row_lengths()
     stride = tf.minimum(room, doc_stride)
-    # One window, and one more for each stride, or part of it, that exceeds the room.
+    # One window, plus one for each full or partial stride that exceeds the room.
     counts = 1 + -(-tf.maximum(num_pieces - room, 0) // stride)
     text = tf.repeat(tf.range(texts.nrows()), counts)
     first = tf.ragged.range(counts).flat_values * tf.gather(stride, text)
@@ -47,7 +47,7 @@ def cut(texts: tf.RaggedTensor, room: tf.Tensor, doc_stride: int) -> Windows:
     piece, window = pieces.flat_values, row_ids(pieces)
     first_seen, last_seen = tf.gather(first, window), tf.gather(last, window)
     context = tf.cast(tf.minimum(piece - first_seen, last_seen - 1 - piece), tf.float64)
-    # Of windows with about equal context, choose the longer one; if equally long, the earlier.
+    # Among windows with about equal context, prefer the longer one, then the earlier one.
     context += 0.01 * tf.cast(last_seen - first_seen, tf.float64)
     num_pieces = tf.size(texts.flat_values)
     most = tf.math.unsorted_segment_max(context, piece, num_pieces)

@@ -1,7 +1,7 @@
 """Prepares text for WordPiece, and tokenizes it in the TensorFlow graph.
 
-Python and the graph prepare text by the same table of characters. tensorflow-text's
-FastBertTokenizer is not used: according to its source (not run) it folds case (ß becomes ss).
+Python and the graph prepare text with the same character table. tensorflow-text's FastBertTokenizer
+is not used, because it folds case (ß becomes ss), according to its source code (not tested).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from albert_tf.text.characters import AlignedPieces, WrittenCharacters
 from albert_tf.text.in_graph import import_tensorflow_text
 from albert_tf.text.words import row_ids
 
-CONTINUATION = "##"  # before a piece that continues a word
+CONTINUATION = "##"  # prefix of pieces that continue a word
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-LONGEST_WORD = 100  # characters; a longer word is [UNK]
+LONGEST_WORD = 100  # characters; longer words become [UNK]
 LONGEST_PIECE = 256  # bytes; tensorflow-text's limit
-# Replaces a word longer than LONGEST_WORD in the graph. Prepared text never contains this string.
+# Replaces words longer than LONGEST_WORD in the graph. Prepared text never contains this string.
 _NO_WORD = "\ufffd\ufffd"
 
-# Ranges of Chinese characters. Each character is a word.
+# Ranges of Chinese characters. Each character is treated as a word.
 _CHINESE = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -37,10 +37,10 @@ _CHINESE = (
 
 
 def _prepare(code: int, do_lower_case: bool) -> str:
-    """Returns the text that replaces a character.
+    """Returns the replacement text of a character.
 
-    White space becomes a space. Control characters are dropped. Punctuation and Chinese characters
-    get spaces on both sides. With do_lower_case accents are dropped, too.
+    White space becomes a space. Control characters are removed. Spaces are added around punctuation
+    and Chinese characters. If `do_lower_case`, text is lower-cased and accents are removed.
     """
     character = chr(code)
     category = unicodedata.category(character)
@@ -58,7 +58,7 @@ def _prepare(code: int, do_lower_case: bool) -> str:
 
 
 class _Prepared(dict):
-    """A table for str.translate: character code -> the text that replaces it. Filled on demand."""
+    """Table for str.translate that maps character codes to replacements. Filled on demand."""
 
     def __init__(self, do_lower_case: bool):
         self._do_lower_case = do_lower_case
@@ -79,7 +79,7 @@ prepared = functools.cache(_Prepared)
 
 @functools.cache
 def _changes(do_lower_case: bool) -> dict[int, list[int]]:
-    """Returns character code -> codes of the replacement, for all characters that are replaced."""
+    """Returns a dict that maps each replaced character code to the codes of its replacement."""
     texts = ((code, _prepare(code, do_lower_case)) for code in range(sys.maxunicode + 1))
     return {
         code: [*map(ord, text)]
@@ -89,7 +89,7 @@ def _changes(do_lower_case: bool) -> dict[int, list[int]]:
 
 
 class InGraphWordPiece(tf.Module):
-    """WordPieceTokenizer.encode as TensorFlow operations, saved with the vocabulary."""
+    """WordPieceTokenizer.encode as TensorFlow ops. A SavedModel includes the vocabulary."""
 
     def __init__(self, tokenizer):
         super().__init__(name="tokenizer")
@@ -100,30 +100,30 @@ class InGraphWordPiece(tf.Module):
             no_pretokenization=True,
         )
         self._unk_id = tokenizer.unk_id
-        # Lengths in characters, with ##: a word's later pieces cover 2 characters less.
+        # Lengths in characters, including the ## of pieces that continue a word.
         lengths = [len(piece) for piece in tokenizer.pieces]
         self._lengths = tf.constant(lengths, tf.int64)
         changes = _changes(tokenizer.do_lower_case)
-        # Row 0 is for unchanged characters.
+        # Row 0 represents unchanged characters.
         self._changed = tf.constant([0, *changes], tf.int32)
         self._rows = tf.ragged.constant(
             [[0], *changes.values()], dtype=tf.int32, row_splits_dtype=tf.int64
         )
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Tokenizes texts; see InGraphTokenizer."""
+        """Tokenizes texts. See InGraphTokenizer."""
         return self._tokenize(texts)[0]
 
     def preprocess(self, texts: tf.Tensor) -> tf.Tensor:
-        """WordPieceTokenizer.preprocess in the graph: string [batch] to string [batch]."""
+        """Same as WordPieceTokenizer.preprocess, for string [batch]."""
         codes, _ = self._prepare(texts)
         return tf.strings.unicode_encode(codes, "UTF-8")
 
     def _prepare(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Returns codes of prepared characters, and the indices of their original characters.
+        """Returns the codes of prepared characters and the indices of their original characters.
 
         Codes are int32 [batch, (characters)]. Indices are int64 [all characters + 1], counted
-        through all texts; the last one is the number of original characters.
+        across all texts. The last index is the number of original characters.
         """
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         codes = tf.strings.unicode_decode(texts, "UTF-8")
@@ -140,14 +140,14 @@ class InGraphWordPiece(tf.Module):
         return prepared, tf.concat([origins, end], axis=0)
 
     def _tokenize(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor, tf.Tensor]:
-        """Returns pieces, int32 [batch, (pieces)], and their first and last characters.
+        """Returns pieces, int32 [batch, (pieces)], and indices of their first and last characters.
 
-        Characters are indices, int64 [all pieces], counted through all texts.
+        Indices are int64 [all pieces], counted across all texts.
         """
         codes, origins = self._prepare(texts)
         flat, text_of_char = codes.flat_values, row_ids(codes)
         is_letter = tf.not_equal(flat, ord(" "))
-        # The first character of a text begins a word, whatever the previous text ends with.
+        # The first character of a text starts a word, regardless of the previous text.
         is_other_text = tf.not_equal(text_of_char[1:], text_of_char[:-1])
         follows = tf.concat([[False], is_letter[:-1] & ~is_other_text], axis=0)[: tf.size(flat)]
         is_start = is_letter & ~follows
@@ -183,7 +183,7 @@ class InGraphWordPiece(tf.Module):
         return pieces, tf.gather(origins, begins), last
 
     def align(self, texts: tf.Tensor) -> AlignedPieces:
-        """Tokenizes texts, string [batch] of valid UTF-8, and locates the pieces in them."""
+        """Tokenizes texts, string [batch] of valid UTF-8, and aligns the pieces with them."""
         pieces, first, last = self._tokenize(texts)
         written = WrittenCharacters(texts)
         # If the end of a text was dropped, the next kept character is in the next text. The last

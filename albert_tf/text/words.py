@@ -9,18 +9,18 @@ import unicodedata
 import numpy as np
 import tensorflow as tf
 
-# Scripts written without spaces, as Unicode's character names spell them. In these scripts every
-# piece, or character, is a word.
+# Scripts written without spaces, as they occur in Unicode character names. In these scripts, every
+# piece or character is treated as a word.
 SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 _SPACE, _LETTER, _MARK, _ALONE, _OTHER = range(5)
 
 
 def split_words(text: str) -> np.ndarray:
-    """Returns each word's first character and end (exclusive) in a text, int32 [words, 2].
+    """Returns the start and end (exclusive) of each word in characters, int32 [words, 2].
 
-    A word is a run of letters, digits and marks. Every other character except white space is a word
-    by itself, and so is a character of a script without spaces, together with its marks.
+    A word is a run of letters, digits and marks. Every other character except white space is a
+    separate word. In scripts without spaces, each character with its marks is a separate word.
 
     Example: "It's 3.5 北京" has the words `It ' s 3 . 5 北 京`.
     """
@@ -33,11 +33,11 @@ def split_words(text: str) -> np.ndarray:
 
 
 def split_words_in_graph(texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
-    """Splits texts, string [batch] of valid UTF-8, by the rule of split_words.
+    """Splits texts, string [batch] of valid UTF-8, by the same rule as split_words.
 
-    Returns the words, string [batch, (words)], and two int32 [batch, (words)]: the index of each
-    word's first character in its text, and the index after its last one.
-    TensorFlow 2.15 replaces the 66 noncharacters of Unicode by U+FFFD; TensorFlow 2.21 keeps them.
+    Returns the words, string [batch, (words)], and the start and end (exclusive) of each word in
+    characters of its text, both int32 [batch, (words)].
+    TensorFlow 2.15 replaces the 66 noncharacters of Unicode by U+FFFD. TensorFlow 2.21 keeps them.
     """
     chars = tf.strings.unicode_split(texts, "UTF-8")
     codes = tf.strings.unicode_decode(texts, "UTF-8")
@@ -71,7 +71,7 @@ def split_words_in_graph(texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
 
 
 def row_ids(values: tf.RaggedTensor) -> tf.Tensor:
-    """Returns the row of each value: int64 [values].
+    """Returns the row index of each value, int64 [values].
 
     RaggedTensor.value_rowids would allocate rows x longest row: 4 GB for 5,000 rows of one value
     and one row of 90,000 values.
@@ -92,19 +92,19 @@ def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
 
 
 def _starts_and_limits(kind, before):
-    """Returns which characters begin a word, and which follow the end of a word.
+    """Returns whether each character starts a word, and whether it follows the end of a word.
 
-    `kind` and `before` are the kinds of each character and of the one before, [characters].
+    `kind` and `before` are the kinds of each character and of its predecessor, [characters].
     """
     goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
-    # A mark belongs to any character before it, even to punctuation.
+    # A mark belongs to the character before it, even if this is punctuation.
     goes_on |= (kind == _MARK) & (before != _SPACE)
     return (kind != _SPACE) & ~goes_on, (before != _SPACE) & ~goes_on
 
 
 @functools.cache
 def _kind_ranges() -> tuple[np.ndarray, np.ndarray]:
-    """Returns ranges of characters of one kind: their first codes and kinds, [ranges] each."""
+    """Returns the first codes and the kinds of ranges of characters of one kind, [ranges] each."""
     kinds = np.fromiter(map(_kind, map(chr, range(sys.maxunicode + 1))), np.int32)
     begins = np.flatnonzero(np.concatenate([[True], kinds[1:] != kinds[:-1]]))
     return begins, kinds[begins]
@@ -116,7 +116,7 @@ def _kind(character: str) -> int:
     category = unicodedata.category(character)
     if category[0] == "M":
         return _MARK
-    # Cf: format characters occur inside words, such as between the parts of a Persian word.
+    # Format characters (Cf) occur inside words, such as between the parts of a Persian word.
     if category[0] not in "LN" and category != "Cf":
         return _OTHER
     name = unicodedata.name(character, "")

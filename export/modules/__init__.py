@@ -1,1 +1,1 @@
-"""Modules that are saved as SavedModels: one class for each kind of model."""
+"""Modules that are exported as SavedModels, one class per kind of model."""

@@ -1,4 +1,4 @@
-"""Fine-tuned models that label texts, give them numbers, or choose among them."""
+"""Serving modules for classification, regression and multiple choice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .serving_module import ServingModule, TextModule
 
 
 class RegressorModule(TextModule):
-    """Answers about a text, or a pair where the task has pairs, with the kind's `answers`."""
+    """Computes the kind's `answers` for texts, or for text pairs if the task has pairs."""
 
     table = signatures.REGRESSOR
     model: AlbertForSequenceClassification
@@ -28,9 +28,9 @@ class RegressorModule(TextModule):
 
 
 class MultiLabelModule(RegressorModule):
-    """Computes the probability of each label for a text, or a pair.
+    """Computes the probability of each label for a text or text pair.
 
-    With `label_thresholds` of task.json also which labels are predicted.
+    If task.json contains `label_thresholds`, the predicted labels are also returned.
     """
 
     table = signatures.MULTILABEL
@@ -46,10 +46,10 @@ class MultiLabelModule(RegressorModule):
 
 
 class ClassifierModule(RegressorModule):
-    """Labels a text, or a pair.
+    """Predicts the label of a text or text pair.
 
-    If task.json has a `temperature`, probabilities are at it; and the label is "unsure" below its
-    `min_probability`.
+    If task.json contains a `temperature`, logits are divided by it. If it contains a
+    `min_probability`, the label is "unsure" for lower probabilities.
     """
 
     table = signatures.CLASSIFIER
@@ -72,27 +72,27 @@ class ClassifierModule(RegressorModule):
 
 
 class MultipleChoiceModule(ServingModule):
-    """Chooses among the answers to a question about a text."""
+    """Selects the best of several answers to a question about a text."""
 
     table = signatures.MULTIPLE_CHOICE
     model: AlbertForMultipleChoice
 
     def serving_default(self, context, question, options) -> dict:
-        """Answers the signature `serving_default`."""
+        """Serves the `serving_default` signature."""
         task, options = self.served.task, tf.reshape(options, [-1])
         longest = task["max_qa_length"]
-        # Version 0.2.0 did not record the blank: it replaced `_` in every task.
+        # Version 0.2.0 did not record `blank`. It replaced `_` in all tasks.
         blank = task.get("blank", "_")
         preprocess = self.tokenizer.preprocess
         answers = questions_with_options(preprocess, question, options, longest, blank)
-        # Tokenize each context once, then copy its pieces for each option.
+        # Tokenize each context only once, and repeat its pieces for each option.
         contexts = self.pieces(context)[:, : self.max_seq_length]
         contexts = tf.gather(contexts, tf.repeat(tf.range(tf.size(context)), task["num_choices"]))
         tokens = self.packer.pack_choices(contexts, self.tokenizer(answers), longest)
         return self.answer_requests(tokens)
 
     def answer_requests(self, tokens: dict) -> dict:
-        """Answers sequences, [batch * num_choices, seq_len]; see ServingModule.answer_requests."""
+        """Computes the outputs for packed sequences [batch * num_choices, seq_len]."""
         num_choices = self.served.task["num_choices"]
         logits = tf.reshape(map_rows(self.answer, tokens)["logit"], [-1, num_choices])
         counts = tf.fill([tf.shape(logits)[0]], tf.constant(num_choices, tf.int64))
@@ -103,6 +103,6 @@ class MultipleChoiceModule(ServingModule):
         }
 
     def answer(self, tokens: dict) -> dict:
-        """Scores each sequence by itself; see ServingModule.answer."""
+        """Computes the score of each sequence; see ServingModule.answer."""
         encoded = self.encode_to_pooled(**tokens)
         return {"logit": self.model.classifier(encoded["pooled_output"])[:, 0]}

@@ -1,4 +1,4 @@
-"""Serves pre-trained models (embeddings, sentence order, masked pieces), or only an encoder."""
+"""Serving modules for pre-trained models and for encoders without a head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class EncoderModule(TextModule):
         weighted_sum = tf.reduce_sum(encoded["sequence_output"] * weights, axis=1)
         return {
             "pooled_output": encoded["pooled_output"],
-            # A record that is only padding gets zeros.
+            # Records that consist only of padding get zeros.
             "mean_pooled_output": tf.math.divide_no_nan(
                 weighted_sum, tf.reduce_sum(weights, axis=1)
             ),
@@ -34,7 +34,7 @@ class EncoderModule(TextModule):
 
 
 class PreTrainingModule(EncoderModule):
-    """Answers with a pre-trained model: embeddings, sentence order, masked pieces, scores."""
+    """Serves embeddings, sentence order, masked pieces and scores of a pre-trained model."""
 
     table = signatures.PRETRAINING
 
@@ -48,7 +48,7 @@ class PreTrainingModule(EncoderModule):
         return {"in_order_probability": tf.where(has_second, in_order, 0.5), **answers}
 
     def fill_mask(self, text) -> dict:
-        """Answers the signature `fill_mask`."""
+        """Serves the `fill_mask` signature."""
         tokens = self.packer.truncate_and_pack(self._tokenize_around_masks(text))
         answers, places = map_sorted_rows(self._fill_masks, tokens)
         num_masks = answers["num_masks"]
@@ -69,8 +69,8 @@ class PreTrainingModule(EncoderModule):
         sequence_output = self.encode(**tokens)["sequence_output"]
         is_mask = tf.equal(tokens["input_ids"], self.served.tokenizer.mask_id)
         is_mask &= tf.cumsum(tf.cast(is_mask, tf.int32), axis=1) <= signatures.MAX_MASKS
-        # Put the masks of all texts into one row, so that logits are computed for masks only and
-        # not for padding. The extra zeros keep the row from being empty.
+        # Concatenate the masked positions of all texts, so that logits are computed only for them.
+        # A row of zeros is added, because the input of the head must not be empty.
         masked = tf.boolean_mask(sequence_output, is_mask)
         masked = tf.pad(masked, [[0, 1], [0, 0]])[tf.newaxis]
         logits = self._masked_lm(masked)[0, :-1]
@@ -82,15 +82,15 @@ class PreTrainingModule(EncoderModule):
         }
 
     def _tokenize_around_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Returns int32 [batch, (pieces)] with mask_id where a text has `[MASK]`.
+        """Tokenizes texts to int32 [batch, (pieces)], in which `[MASK]` is replaced by mask_id.
 
-        Text directly after a mask gets no word boundary. So `the [MASK].` ends with the piece `.`
-        as in training, and not with `▁ .` or `▁.` as at the beginning of a text.
+        Text directly after a mask is tokenized without a word boundary. For example, `the [MASK].`
+        ends with the piece `.`, as in training, instead of `▁ .` or `▁.`.
         """
         parts = tf.strings.split(self.read(texts), MASK)
         after_mask = tf.ragged.range(parts.row_lengths()).flat_values > 0
         flat = parts.flat_values
-        # Whether a part begins without white space.
+        # True if a part does not start with white space.
         touches = tf.equal(tf.strings.regex_replace(flat, r"^[\s\p{Z}]", ""), flat)
 
         pieces = self.tokenizer(flat)
@@ -109,7 +109,7 @@ class PreTrainingModule(EncoderModule):
         return tf.RaggedTensor.from_row_splits(pieces.flat_values, row_splits)
 
     def _without_boundary(self) -> list[int]:
-        """Returns for each piece the id of the piece without `▁`, if any; -1 for `▁` alone."""
+        """Maps each id to the id of the piece without `▁`, if it exists. `▁` is mapped to -1."""
         pieces = self.served.tokenizer.pieces
         ids = {**{piece: i for i, piece in enumerate(pieces)}, "": -1}
         return [
@@ -118,7 +118,7 @@ class PreTrainingModule(EncoderModule):
         ]
 
     def score(self, text) -> dict:
-        """Answers the signature `score` like albert_tf.SentenceScorer, but 0 for an empty text."""
+        """Serves the `score` signature. Same as albert_tf.SentenceScorer, but 0 for empty texts."""
         tokens = self.pack_texts(text, None)
         lengths = tf.reduce_sum(tf.cast(tokens["input_mask"], tf.int64), axis=1)
         cost, most = tf.reduce_sum((lengths - 2) * lengths), signatures.MAX_SCORED_POSITIONS
@@ -133,12 +133,12 @@ class PreTrainingModule(EncoderModule):
     def _score(self, tokens: dict) -> dict:
         ids, mask = tokens["input_ids"], tokens["input_mask"]
         position = tf.range(tf.shape(ids)[1])
-        num_pieces = tf.maximum(tf.reduce_sum(mask, axis=1) - 2, 0)  # 0 for a row of padding
+        num_pieces = tf.maximum(tf.reduce_sum(mask, axis=1) - 2, 0)  # 0 if a row is only padding
         is_text = (position > 0) & (position <= num_pieces[:, tf.newaxis])
         starts = tf.gather(self.served.tokenizer.word_starts().astype(np.int32), ids)
         starts = tf.where(is_text, tf.where(position == 1, 1, starts), 0)
         word = tf.cumsum(starts, axis=1)
-        # One row per piece: the piece and the rest of its word are masked.
+        # Create one row per piece, in which the piece and the rest of its word are masked.
         text, place = tf.unstack(tf.cast(tf.where(is_text), tf.int32), axis=1)
         word_of_piece = tf.gather_nd(word, tf.stack([text, place], axis=1))[:, tf.newaxis]
         is_masked = (position >= place[:, tf.newaxis]) & tf.gather(is_text, text)
@@ -160,14 +160,14 @@ class PreTrainingModule(EncoderModule):
         }
 
     def _log_probs(self, place, piece, **tokens) -> dict:
-        """Returns `log_prob` [rows], the log probability of each row's `piece` at its `place`."""
+        """Computes `log_prob` [rows], the log probability of `piece` at position `place`."""
         encoded = self.encode(**tokens)["sequence_output"]
         at_place = tf.gather(encoded, place[:, tf.newaxis], batch_dims=1)
         log_probs = tf.nn.log_softmax(self._masked_lm(at_place)[:, 0])
         return {"log_prob": tf.gather(log_probs, piece, batch_dims=1)}
 
     def mlm(self, **tokens) -> dict:
-        """Answers the signature `mlm`."""
+        """Serves the `mlm` signature."""
         return self.on_good_rows(self._mlm, tokens)
 
     def _mlm(self, mlm_positions, **tokens) -> dict:
@@ -176,11 +176,11 @@ class PreTrainingModule(EncoderModule):
         return {**encoded, "mlm_logits": self._masked_lm(masked)}
 
     def _masked_lm(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Maps outputs of the last block [..., H] to the masked LM's logits [..., V]."""
+        """Computes masked-LM logits [..., V] from outputs of the last block [..., H]."""
         return self.model.masked_lm(outputs, self.encoder.embeddings.word_embeddings)
 
     def sop(self, **tokens) -> dict:
-        """Answers the signature `sop`."""
+        """Serves the `sop` signature."""
         return self.on_good_rows(self._sop, tokens)
 
     def _sop(self, **tokens) -> dict:

@@ -1,4 +1,4 @@
-"""Fine-tuned models that find answers to questions in texts of any length."""
+"""Serving module for question answering in texts of any length."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .serving_module import ServingModule
 
 
 class QuestionAnsweringModule(ServingModule):
-    """Finds answers in texts; serves both classes of question-answering models.
+    """Finds answers in texts. Supports both classes of question-answering models.
 
-    It has no signature `examples`, because an answer is text and records contain only pieces. The
-    threshold for "no answer" is set in fine-tuning.
+    There is no `examples` signature, because an answer is text and records contain only piece ids.
+    The threshold for "no answer" is determined in fine-tuning.
 
     Source: the reference's squad_utils, which follows BERT's run_squad.
     Deviation: a question is also truncated if it leaves no room for the context.
     """
 
     table = signatures.QUESTION_ANSWERING
-    has_python_tokenizer = False  # answers need the places of pieces in the text
+    has_python_tokenizer = False  # answers require character offsets of pieces
 
     def serving_default(self, question, context) -> dict:
-        """Answers the signature `serving_default`."""
+        """Serves the `serving_default` signature."""
         context = first_chars_of_contexts(context, "context")
         aligned = self.tokenizer.align(context)
         task, pieces = self.served.task, self.pieces(question)
@@ -38,7 +38,7 @@ class QuestionAnsweringModule(ServingModule):
         sequences = {**tokens, **self._at_positions(tokens, aligned, windows, offsets)}
         spans = map_rows(self.answer, sequences)
 
-        # The best window of each question. The extra column keeps argmax valid without questions.
+        # Select the best window per question. A column is added, because argmax needs at least one.
         scores = tf.RaggedTensor.from_row_lengths(spans["score"], windows.counts)
         scores = tf.pad(scores.to_tensor(-np.inf), [[0, 0], [0, 1]], constant_values=-np.inf)
         best = tf.argmax(scores, axis=1) + tf.cumsum(windows.counts, exclusive=True)
@@ -53,7 +53,7 @@ class QuestionAnsweringModule(ServingModule):
         if task["may_be_impossible"]:
             has_answer &= no_answer_score <= task["null_threshold"]
 
-        # Without an answer (or even a piece) the places are undefined: use 0 to 0, an empty text.
+        # If there is no answer (or not a single piece), use the offsets 0 and 0, an empty text.
         in_paragraph = tf.gather(windows.first - offsets, best)
         start, limit = (
             tf.gather(
@@ -74,13 +74,13 @@ class QuestionAnsweringModule(ServingModule):
     def _at_positions(
         self, tokens: dict, aligned: AlignedPieces, windows: Windows, offsets: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns further inputs of `answer` for each position of the packed windows.
+        """Returns additional inputs of `answer` for each position in the packed windows.
 
-        These are bool `may_start` and `may_end`, and AlignedPieces' int64 `visible_before` and
-        `visible_through`, all [windows, seq_len].
+        These are bool `may_start` and `may_end`, and int64 `visible_before` and `visible_through`
+        of AlignedPieces. All have shape [windows, seq_len].
         """
         piece = windows.pieces.flat_values
-        # Map positions of the sequences to columns of the windows; the last column is empty.
+        # Map positions in the sequences to columns of the windows. The last column is empty.
         column = tf.range(tf.shape(tokens["input_ids"])[1], dtype=tf.int64)
         column = column - offsets[:, tf.newaxis]
         num_columns = windows.pieces.bounding_shape(axis=1)
@@ -99,10 +99,10 @@ class QuestionAnsweringModule(ServingModule):
         }
 
     def answer(self, windows: dict) -> dict:
-        """Finds the best span, except blank spans, in each window that `serving_default` makes.
+        """Finds the best span that is not blank in each window.
 
-        Returns float64 [windows] `score` (-inf without a span) and `no_answer_score`, and int64
-        [windows] `first` and `last`, positions in the sequence.
+        Returns `score` (-inf if there is no valid span) and `no_answer_score`, float64 [windows],
+        and the span's positions in the sequence, `first` and `last`, int64 [windows].
         """
         outputs = self.model(model_inputs(windows))
         decode = _decode_beams if self.served.task["has_answerability_head"] else self._decode_spans
@@ -119,7 +119,7 @@ class QuestionAnsweringModule(ServingModule):
             & (at("visible_through", last) > at("visible_before", first))
         )
         scores = tf.where(is_valid, scores, -np.inf)
-        best = tf.argmax(scores, axis=1)[:, tf.newaxis]  # the first of equal scores
+        best = tf.argmax(scores, axis=1)[:, tf.newaxis]  # the first one if scores are equal
         return {
             "score": tf.gather(scores, best, batch_dims=1)[:, 0],
             "first": tf.gather(first, best, batch_dims=1)[:, 0],
@@ -128,14 +128,14 @@ class QuestionAnsweringModule(ServingModule):
         }
 
     def _decode_spans(self, outputs: dict):
-        """Returns all spans up to max_answer_length; see _decode_beams."""
-        # float64, because float32 sums could be equal where the exact sums differ.
+        """Returns all spans up to max_answer_length. See _decode_beams for the outputs."""
+        # Use float64, because different sums may become equal if they are rounded to float32.
         starts, ends = (tf.cast(outputs[f"{end}_logits"], tf.float64) for end in ("start", "end"))
         num_windows, seq_len = tf.unstack(tf.shape(starts, out_type=tf.int64))
         longest = self.served.task["max_answer_length"]
         first = tf.repeat(tf.range(seq_len), longest)
         length = tf.tile(tf.range(longest, dtype=tf.int64), [seq_len])
-        # Clip to the last position. It holds [SEP] or padding, so clipped spans are invalid.
+        # Clip to the last position. It contains [SEP] or padding, so clipped spans are invalid.
         last = tf.minimum(first + length, seq_len - 1)
         scores = tf.gather(starts, first, axis=1) + tf.gather(ends, last, axis=1)
         first, last = (tf.tile(x[tf.newaxis], [num_windows, 1]) for x in (first, last))
@@ -143,7 +143,7 @@ class QuestionAnsweringModule(ServingModule):
 
 
 def _decode_beams(outputs: dict):
-    """Returns first, last and scores of spans, [windows, spans], and no_answer_score [windows]."""
+    """Returns first, last and scores, all [windows, spans], and no_answer_score [windows]."""
     num_ends = tf.shape(outputs["end_top_index"])[1] // tf.shape(outputs["start_top_index"])[1]
     first = tf.repeat(outputs["start_top_index"], num_ends, axis=1)
     scores = tf.repeat(tf.cast(outputs["start_top_log_probs"], tf.float64), num_ends, axis=1)

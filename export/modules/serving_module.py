@@ -1,4 +1,4 @@
-"""A trained model and its tokenizer as one object to be saved: text in, answers out."""
+"""Base classes of serving modules, which combine a trained model with its tokenizer."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ from ..records import parse_records
 
 @dataclasses.dataclass(frozen=True)
 class ServedCheckpoint:
-    """A checkpoint (its prefix), its config, task and tokenizer, and the settings of its export.
+    """A checkpoint to export, with its config, task and tokenizer, and the export settings.
 
     Attributes:
       kind: one of export.kinds.MODULES.
-      task: the content of task.json; empty for the kinds without a task.
-      model_dir: holds the files that become assets: the vocabulary and, with a task, task.json.
-      config: the model's config, with the checkpoint's number of layers.
-      max_seq_length: longest sequence made from text, special pieces included.
-      precision: dtype of the matmuls and their weights, "float32" or "bfloat16".
+      task: the content of task.json; {} for kinds without a task.
+      checkpoint: the prefix of the checkpoint.
+      model_dir: the directory of the model, which contains the vocabulary.
+      config: the model's config, with the number of layers in the checkpoint.
+      max_seq_length: maximum length of sequences created from text, including special pieces.
+      precision: dtype of matmuls and their weights, "float32" or "bfloat16".
     """
 
     kind: str
@@ -48,21 +49,21 @@ class ServedCheckpoint:
 
 
 class ServingModule(tf.train.Checkpoint, abc.ABC):
-    """Base of all kinds: tokenizes, packs, encodes. A subclass adds the methods of its kind.
+    """Base class of all kinds. It tokenizes, packs and encodes texts.
 
-    For each signature in `table` there is a method of the same name, inputs and outputs.
+    For each signature in `table`, there is a method with the same name, inputs and outputs.
 
-    Calling a module computes the encoder. `variables`, `trainable_variables` and
-    `regularization_losses` make it a Reusable SavedModel, which hub.KerasLayer can fine-tune. (They
-    are attributes, because tf.Module's properties are not saved in a SavedModel.)
+    Calling a module runs the encoder. `variables`, `trainable_variables` and
+    `regularization_losses` make it a Reusable SavedModel, which hub.KerasLayer can fine-tune. They
+    are attributes, because properties of a tf.Module are not saved in a SavedModel.
 
     tf.random.set_seed and tf.keras.utils.set_random_seed clear TensorFlow's kernel cache, which
-    contains every in-graph SentencePiece model of the process. An existing module then fails, so
-    seed before you create one. Served models are not affected.
+    contains all in-graph SentencePiece models of the process. Existing modules then fail, so set
+    the seed before creating a module. Served models are not affected.
 
     Attributes:
-      table: the kind's signatures.
-      has_python_tokenizer: whether an AlbertTokenizer can replace `tokenizer`.
+      table: signatures of the kind.
+      has_python_tokenizer: if True, `tokenizer` can be replaced by an AlbertTokenizer.
     """
 
     table: dict[str, signatures.Signature]
@@ -72,13 +73,13 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         super().__init__()
         self.served = served
         directory = tempfile.TemporaryDirectory()
-        # Hide the model from tracking (except its variables): Keras would save every layer's trace.
+        # Do not track the model, except its variables. Keras would save traces of all layers.
         self._untracked = lambda: (model, directory)
-        # A new file: with --depth_schedule a checkpoint may have fewer layers than the old config.
+        # Write a new config, because with --depth_schedule the checkpoint may have fewer layers.
         config_file = os.path.join(directory.name, CONFIG_FILE)
         self.encoder.config.write(config_file)
         self.variables = list(self.encoder.variables)
-        # bfloat16 would round small updates away, so its variables are not trainable.
+        # bfloat16 variables are not trainable, because small updates would be lost in rounding.
         trainable = served.precision == "float32"
         self.trainable_variables = list(self.encoder.trainable_variables) if trainable else []
         self.regularization_losses: list[tf.Tensor] = []
@@ -88,18 +89,18 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         vocabulary = os.path.join(served.model_dir, served.tokenizer.vocabulary_name)
         self.vocab_file = tf.saved_model.Asset(vocabulary)
         self.config_file = tf.saved_model.Asset(config_file)
-        if served.task:  # written anew, because model_dir's task.json has no Decision
+        if served.task:  # with the Decision, which is not in the original task.json
             task_file = os.path.join(directory.name, TASK_FILE)
             files.write_json(task_file, served.task)
             self.task_file = tf.saved_model.Asset(task_file)
         self.max_seq_length = served.max_seq_length
         self.tokenizer = served.tokenizer.in_graph()
         self.packer = Packer(served.tokenizer, served.max_seq_length)
-        # All signatures call these two functions, so each graph is traced and saved once. Inlining
-        # would add control inputs to a function's constants. In TensorFlow 1's sessions, which
-        # TensorFlow Serving uses, these control inputs hide the pattern of gelu from oneDNN
-        # (primitives.gelu). Question answering calls its model directly: its gelu is fused in
-        # TensorFlow 2 only.
+        # All signatures call these two functions, so each graph is traced and saved only once.
+        # Inlining would add control inputs to constants in a function. In TensorFlow 1 sessions,
+        # which TensorFlow Serving uses, these control inputs prevent oneDNN from fusing gelu (see
+        # primitives.gelu). Question answering calls its model directly, so its gelu is fused only
+        # in TensorFlow 2.
         ids = tf.TensorSpec([None, None], tf.int32)
         function = functools.partial(
             tf.function,
@@ -111,22 +112,22 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     @property
     def model(self) -> tf.keras.Model:
-        """The model, outside of TensorFlow's tracking."""
+        """The model, which is not tracked by TensorFlow."""
         return self._untracked()[0]
 
     @property
     def encoder(self) -> AlbertEncoder:
-        """The model's encoder, or the model if it is one."""
+        """The encoder of the model, or the model itself if it is an encoder."""
         return self.model if isinstance(self.model, AlbertEncoder) else self.model.encoder
 
     @property
     def signatures(self) -> dict[str, signatures.Signature]:
-        """The signatures of this model's task."""
+        """The signatures of the model, adapted to its task."""
         return signatures.of_task(self.table, self.served.task)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of the dimensions that the model fixes."""
+        """A dict mapping names of dimensions to sizes, if they are fixed by the model."""
         config, task = self.encoder.config, self.served.task
         sizes = {
             "hidden_size": config.hidden_size,
@@ -141,26 +142,26 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     @property
     def limits(self) -> dict[str, int]:
-        """Exclusive upper limits of the values in each of FEATURES."""
+        """A dict mapping each of FEATURES to the exclusive upper bound of its values."""
         config = self.encoder.config
         return dict(zip(FEATURES, (config.vocab_size, 2, config.type_vocab_size)))
 
     @tf.function
     def __call__(self, inputs: dict, training: bool = False) -> dict:
-        """Encodes int32 [batch, seq_len] model_inputs; used to fine-tune a loaded SavedModel.
+        """Encodes model_inputs, int32 [batch, seq_len]. Used to fine-tune a loaded SavedModel.
 
         Only the training branch uses XLA, which a server may lack. It applies dropout at the
         config's rates, with a new seed per call.
 
-        Returns float32 `sequence_output` [batch, seq_len, H] and `pooled_output` [batch, H], and
-        the latter again as `default`, which TF-Hub's API for text requires.
+        Returns float32 `sequence_output` [batch, seq_len, H] and `pooled_output` [batch, H]. The
+        latter is also returned as `default`, which TF-Hub's text API requires.
         """
         seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if training else None
         encoded = _float32(self.encoder(inputs, seed), "sequence_output", "pooled_output")
         return {**encoded, "default": encoded["pooled_output"]}
 
     def functions(self) -> dict:
-        """Traces `__call__`, and returns a concrete function for each signature."""
+        """Traces `__call__`, and returns a dict of concrete functions, one per signature."""
         ids = tf.TensorSpec([None, None], tf.int32)
         inputs = model_inputs(dict.fromkeys(FEATURES, ids))
         for training in (False, True):
@@ -168,78 +169,78 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return {name: self.function(name) for name in self.signatures}
 
     def function(self, signature: str):
-        """Returns the concrete function of one signature."""
+        """Traces a signature and returns its concrete function."""
         method = getattr(self, signature)
-        # A lambda, because the method's default text_pair=None would become an input.
+        # The lambda is needed, because a default such as text_pair=None would become an input.
         table = self.signatures[signature]
         function = tf.function(lambda **inputs: method(**check_shapes(inputs, table, self.sizes)))
         return function.get_concrete_function(**table.input_specs())
 
     def read(self, texts: tf.Tensor) -> tf.Tensor:
-        """Truncates texts, string [batch], to the characters that a sequence can need."""
+        """Truncates texts, string [batch], to the characters that can be part of a sequence."""
         return chars_of_sequence(texts, self.max_seq_length)
 
     def pieces(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Tokenizes the part of texts that `read` keeps; returns int32 [batch, (pieces)]."""
+        """Truncates texts with `read` and tokenizes them to int32 [batch, (pieces)]."""
         return self.tokenizer(self.read(texts))
 
     def save_preprocessor(self, directory: str) -> None:
-        """Writes the SavedModel that maps strings to the inputs of `__call__`."""
+        """Saves the preprocessor, a SavedModel that maps strings to the inputs of `__call__`."""
         longest = self.encoder.config.max_position_embeddings
         Preprocessor(self.served.tokenizer, self.max_seq_length, longest).save(directory)
 
     def tokens(self, **tokens) -> dict:
-        """Answers the signature `tokens`."""
+        """Serves the `tokens` signature."""
         return self.on_good_rows(self.encode, tokens)
 
     def pooled(self, **tokens) -> dict:
-        """Answers the signature `pooled`."""
+        """Serves the `pooled` signature."""
         return self.on_good_rows(self.encode_to_pooled, tokens)
 
     def on_good_rows(self, function, tokens: dict) -> dict:
-        """Returns the outputs of a function of piece ids, and the `error` of each row.
+        """Applies a function to all valid rows. Also returns the `error` of each row.
 
-        The function takes `tokens`, int32 [batch, columns], by name. A row is bad if one of its
-        values is beyond `limits`.
+        `tokens`, int32 [batch, columns], are passed as keyword arguments. A row is invalid if any
+        of its values is out of range, see `limits`.
         """
         limits: dict[str, int | tf.Tensor] = {**self.limits}
         if "mlm_positions" in tokens:
             limits["mlm_positions"] = tf.shape(tokens["input_ids"])[1]
         error = find_errors(tokens, limits)
         is_good = tf.equal(error, "")[:, tf.newaxis]
-        # Zeros are valid values, so a bad row cannot fail the other rows.
+        # Invalid rows are replaced by zeros, which are valid, so other rows are not affected.
         harmless = {name: tf.where(is_good, values, 0) for name, values in tokens.items()}
         outputs = map_rows(lambda part: function(**part), harmless, keep_padding=True)
         return mark_bad_rows(outputs, error)
 
     def tokenize(self, text, text_pair) -> dict:
-        """Answers the signature `tokenize`."""
+        """Serves the `tokenize` signature."""
         return self.packer.pad_to_longest(self.pack_texts(text, text_pair))
 
     def pack_texts(self, text: tf.Tensor, text_pair: tf.Tensor | None) -> dict[str, tf.Tensor]:
-        """Packs the text, or the pair of texts, of each row; see Packer.pack."""
+        """Packs the text or text pair of each row; see Packer.pack."""
         if text_pair is None:
             return self.packer.truncate_and_pack(self.pieces(text))
         second = self.pieces(text_pair)
-        # A model fine-tuned on pairs needs a pair, even if the second text is empty.
+        # A model that was fine-tuned on pairs gets a pair even if the second text is empty.
         has_pairs = self.served.task.get("has_pairs", False)
         return self.packer.truncate_and_pack(
             self.pieces(text), second, has_pairs or second.row_lengths() > 0
         )
 
     def tokenization_info(self) -> dict:
-        """Answers the signature `tokenization_info`."""
+        """Serves the `tokenization_info` signature."""
         return {
             "vocab_file": self.vocab_file.asset_path,
             "do_lower_case": tf.constant(self.served.tokenizer.do_lower_case),
         }
 
     def labels(self) -> dict:
-        """Answers the signature `labels`; only for tasks with labels."""
+        """Serves the `labels` signature. Only tasks with labels have it."""
         return {"labels": tf.constant(self.served.task["labels"])}
 
     def examples(self, examples) -> dict:
-        """Answers the signature `examples`."""
+        """Serves the `examples` signature."""
         tokens, error = parse_records(
             examples,
             self.limits,
@@ -250,23 +251,24 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return mark_bad_rows(self.answer_requests(tokens), error)
 
     def answer_requests(self, tokens: dict) -> dict:
-        """Computes `answer` for a batch of packed requests, in parts."""
+        """Computes the outputs for packed requests by calling `answer` on parts of the batch."""
         return map_rows(self.answer, tokens)
 
     @abc.abstractmethod
     def answer(self, tokens: dict) -> dict:
-        """Computes the answers to a part of a batch of packed sequences: tensors [batch, ...].
+        """Computes output tensors [batch, ...] for packed sequences, usually a part of a batch.
 
-        `tokens` has int32 [batch, seq_len] `input_ids`, `input_mask` and `segment_ids`, and further
-        tensors of the kind. If each request is one sequence, the answers are the final outputs.
+        `tokens` contains `input_ids`, `input_mask` and `segment_ids`, int32 [batch, seq_len]. Some
+        kinds add other tensors. If each request is one sequence, these are the final outputs.
         """
 
     def share_of_unknown(self, tokens: dict, counts: tf.Tensor | None = None) -> tf.Tensor:
-        """Computes AlbertTokenizer.unknown_shares of requests, float32 [batch].
+        """Computes the share of unknown pieces per request, float32 [batch].
 
-        All sequences of a request count, so one rule holds for every kind. Pieces in the overlap of
-        two windows count twice, a question once for each window, a context once for each choice.
-        `counts`, int64 [batch], is the number of successive sequences per request; None: one.
+        See AlbertTokenizer.unknown_shares. The rule is the same for every kind: all sequences of a
+        request count. So a piece in the overlap of two windows counts twice, a question once per
+        window, and a context once per choice. `counts`, int64 [batch], is the number of consecutive
+        sequences per request. None means one.
         """
         ids, tokenizer = tokens["input_ids"], self.served.tokenizer
         is_text = tf.cast(tokens["input_mask"], tf.bool)
@@ -299,23 +301,23 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
             tf.debugging.assert_positive(seq_len, message),
             tf.debugging.assert_less_equal(seq_len, longest, message),
         ]
-        with tf.control_dependencies(checks):  # before an operation fails with an obscure error
+        with tf.control_dependencies(checks):  # else another op fails with an unclear error
             input_ids = tf.identity(input_ids)
         return model_inputs(dict(zip(FEATURES, (input_ids, *others))))
 
 
 class TextModule(ServingModule):
-    """Base of the kinds whose input is a text or a pair of texts."""
+    """Base class of all kinds whose inputs are texts or text pairs."""
 
     def serving_default(self, text, text_pair=None) -> dict:
-        """Answers the signature `serving_default`."""
+        """Serves the `serving_default` signature."""
         return self.answer_requests(self.pack_texts(text, text_pair))
 
     def unknown_share(self, text, text_pair=None) -> dict:
-        """Answers the signature `unknown_share`; only for kinds that have it."""
+        """Serves the `unknown_share` signature. Only some kinds have it."""
         return {"unknown_share": self.share_of_unknown(self.pack_texts(text, text_pair))}
 
 
 def _float32(encoded: dict, *names: str) -> dict:
-    """Returns the named outputs of an encoder as float32, the dtype of every answer."""
+    """Selects outputs of an encoder by name and casts them to float32."""
     return {name: tf.cast(encoded[name], tf.float32) for name in names}

@@ -1,4 +1,4 @@
-"""Fine-tuned models that tag the words of texts of any length."""
+"""Serving module for tagging words in texts of any length."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .serving_module import ServingModule
 
 
 class TokenClassifierModule(ServingModule):
-    """Tags words, and finds the entities that the tags mark.
+    """Tags words and extracts entities from the tags.
 
-    As in fine-tuning, each word is tokenized separately and gets the tag of its first piece. In a
-    long text each word is tagged in the window with the most context on both sides.
+    As in fine-tuning, words are tokenized separately, and each word gets the tag of its first
+    piece. In long texts, a word is tagged in the window with the most context on both sides.
     """
 
     table = signatures.TOKEN_CLASSIFIER
     model: AlbertForTokenClassification
 
     def serving_default(self, text) -> dict:
-        """Answers the signature `serving_default`."""
+        """Serves the `serving_default` signature."""
         text = first_chars_of_contexts(text, "text")
         words, starts, limits = split_words_in_graph(text)
         tags = self._tag(words)
@@ -34,7 +34,7 @@ class TokenClassifierModule(ServingModule):
         mean = tf.math.segment_mean(tf.cast(probabilities, tf.float64), row_ids(words_of_span))
         starts = tf.gather(starts.flat_values, first.flat_values)
         limits = tf.gather(limits.flat_values, last.flat_values)
-        # Join the characters of each span: tf.strings.substr would copy the whole text per span.
+        # Join the characters, because tf.strings.substr would copy the whole text for each span.
         chars = tf.strings.unicode_split(text, "UTF-8")
         begins = tf.gather(tf.cast(chars.row_starts(), tf.int32), row_ids(first))
         places = tf.ragged.range(begins + starts, begins + limits)
@@ -56,8 +56,8 @@ class TokenClassifierModule(ServingModule):
         }
 
     def words(self, words) -> dict:
-        """Answers the signature `words`."""
-        # Only a word's first piece is tagged, so the first characters of a long word suffice.
+        """Serves the `words` signature."""
+        # Only the first piece of a word is tagged, so long words can be truncated.
         shape = tf.shape(words, tf.int64)
         words = tf.reshape(self.read(tf.reshape(words, [-1])), shape)
         is_word = tf.not_equal(words, "") & are_words_read(words)
@@ -74,8 +74,8 @@ class TokenClassifierModule(ServingModule):
     def _tag(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
         """Tags the words of texts, string [batch, (words)].
 
-        Returns `place`, the labels' indices, int32 [all words]; `probability`, float32 [all words];
-        and `unknown_share`, float32 [batch].
+        Returns `place`, the indices of the labels, int32 [all words]; `probability`, float32 [all
+        words]; and `unknown_share`, float32 [batch].
         """
         tokens, windows = self.packer.pack_words(
             self.tokenizer, words, self.served.task["doc_stride"]
@@ -90,9 +90,9 @@ class TokenClassifierModule(ServingModule):
     def answer(self, tokens: dict) -> dict:
         """Tags the words of packed sequences.
 
-        `tokens` also has `word`, int32 [batch, seq_len]: at a position where a word is tagged, the
-        word's number (from 1), else 0. Returns three tensors [tagged words]: `word`, int32;
-        `place`, int32, the index of the likeliest label; and its `probability`, float32.
+        `tokens` also contains `word`, int32 [batch, seq_len]. It is the number of a word (from 1)
+        at the position where the word is tagged, and 0 elsewhere. Returns tensors [tagged words]:
+        `word`, int32; `place`, int32, the index of the best label; its `probability`, float32.
         """
         word = tokens["word"]
         encoded = self.encode(tokens["input_ids"], tokens["input_mask"], tokens["segment_ids"])
@@ -107,10 +107,10 @@ class TokenClassifierModule(ServingModule):
     def _spans(
         self, words: tf.RaggedTensor, place: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Returns first word, last word and label of each entity, all ragged [batch, (spans)].
+        """Returns the first word, last word and label of all entities, ragged [batch, (spans)].
 
-        Words are numbered through all texts. Entities follow the rule of entities.find_entities. If
-        the labels mark no entities, each word is a span.
+        Words are numbered consecutively across all texts. Entities are defined as in
+        entities.find_entities. If the labels are not entity tags, each word is a span.
         """
         labels = self.served.task["labels"]
         if not are_entity_tags(labels):
@@ -135,10 +135,10 @@ class TokenClassifierModule(ServingModule):
 
 
 def _json_strings(texts: tf.Tensor) -> tf.Tensor:
-    """Formats texts, string [n] of valid UTF-8, as JSON strings in quotation marks."""
+    """Formats valid UTF-8 texts, string [n], as quoted JSON strings."""
     texts = tf.strings.regex_replace(texts, r"\\", r"\\\\")
     texts = tf.strings.regex_replace(texts, '"', r'\\"')
-    for code in range(32):  # JSON allows no control character in a string
+    for code in range(32):  # JSON does not allow control characters in strings
         texts = tf.strings.regex_replace(texts, rf"\x{code:02x}", rf"\\u{code:04x}")
     return tf.strings.join(['"', texts, '"'])
 
@@ -149,5 +149,5 @@ def _json_numbers(values: tf.Tensor) -> tf.Tensor:
 
 
 def _shifted(values: tf.Tensor) -> tf.Tensor:
-    """Returns for each word the value of the previous word; the first word keeps its value."""
+    """Shifts values by one word to the right; the first word keeps its value."""
     return tf.concat([values[:1], values[:-1]], axis=0)

@@ -1,1 +1,1 @@
-"""Configuration and tools for servers of exports: see README.md in this folder."""
+"""Configuration files and tools for serving exports; see README.md in this directory."""

@@ -1,11 +1,11 @@
-// Refuses JSON that is nested deeper than any request to TensorFlow Serving (nginx.conf runs this).
+// Rejects JSON with a deeper nesting than any valid request to TensorFlow Serving. Used in nginx.conf.
 //
-// TensorFlow Serving reads JSON without a bound on nesting: 100,000 brackets end its process. The
-// longest way down is {"instances": [{"options": [{"b64": ...}]}]}, five levels.
+// TensorFlow Serving does not limit the nesting of JSON, and 100,000 brackets crash its process. The
+// deepest valid request is {"instances": [{"options": [{"b64": ...}]}]}, which has five levels.
 const DEEPEST = 8;
 
 function check(request) {
-  // nginx may hold a body in a file if its length is not announced. Files cannot be read here.
+  // nginx may buffer a body of unknown length in a file. Files cannot be read here.
   if (request.variables.request_body_file) {
     refuse(request, 413, "the body in chunks is too large: send its Content-Length");
     return;
@@ -23,7 +23,7 @@ function refuse(request, code, reason) {
   request.return(code, `{"error": "${reason}"}\n`);
 }
 
-// Reads bytes as a parser does that stops at the first error: brackets in strings do not count.
+// Counts brackets outside of strings, as a parser that stops at the first error would see them.
 function isTooDeep(body) {
   let depth = 0;
   let isString = false;

@@ -1,8 +1,9 @@
-r"""Queries a TF Serving server: over gRPC, or over REST with --server=http://...
+r"""Queries a TF Serving server over gRPC, or over REST with --server=http://...
 
-Each input has a flag of its name; a flag given several times makes a batch. export_saved_model
-prints the inputs of each signature at its end. Over REST only Python's standard library is needed.
---label selects the version, default stable. An empty label selects the newest, even one on trial.
+Each input has a flag with the same name. Repeat a flag to send a batch. export_saved_model prints
+the inputs of all signatures when it has finished. REST requires only Python's standard library.
+--label selects the version (default: stable). An empty label selects the newest version, even if it
+is a canary.
 
 Examples:
   python -m export.serving.client --server=localhost:8500 --text="He knocked." --text_pair="Who?"
@@ -34,21 +35,21 @@ from albert_tf.storage.errors import UserError, shown
 FLAGS = flags.FLAGS
 
 _INPUTS = {
-    "text": "A text.",
-    "text_pair": "The second text of a pair.",
-    "question": "A question.",
-    "context": "The text that a question is about.",
-    "options": "The answers to choose from, with ||| between them.",
+    "text": "Text.",
+    "text_pair": "Second text of a pair.",
+    "question": "Question.",
+    "context": "Text that the question is about.",
+    "options": "Answers to choose from, separated by |||.",
 }
-_WITHOUT_INPUTS = ("labels", "tokenization_info")  # signatures; over gRPC only
-_DEFAULT_LABEL = "stable"  # a label in models.config
+_WITHOUT_INPUTS = ("labels", "tokenization_info")  # signatures, only supported over gRPC
+_DEFAULT_LABEL = "stable"  # defined in models.config
 _TLS = "grpcs://"
 _SEPARATOR = "|||"
-# The server refuses calls beyond --grpc_max_threads instead of queueing them.
+# The server rejects calls that exceed --grpc_max_threads instead of queueing them.
 _RETRY = {
-    "name": [{}],  # all methods
+    "name": [{}],  # applies to all methods
     "retryPolicy": {
-        "maxAttempts": 5,  # gRPC allows no more
+        "maxAttempts": 5,  # the maximum in gRPC
         "initialBackoff": "0.5s",
         "maxBackoff": "4s",
         "backoffMultiplier": 2,
@@ -59,7 +60,7 @@ _EXPECTED = "expected TF Serving's REST API there"
 
 
 def define_flags() -> None:
-    """Defines the flags; not done at import, because programs share names of flags."""
+    """Defines the flags. This is not done at import, because programs share flag names."""
     flags.DEFINE_string(
         "server",
         None,
@@ -73,18 +74,18 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "label",
         _DEFAULT_LABEL,
-        "Version label in models.config. An empty label selects the newest version; a server "
-        "without labels needs it.",
+        "Version label in models.config. An empty label selects the newest version. Use it for "
+        "servers without labels.",
     )
     flags.DEFINE_string("signature", "serving_default", "Name of the signature to call.")
-    flags.DEFINE_float("timeout", 60.0, "Seconds to wait for the answer.", lower_bound=0.0)
+    flags.DEFINE_float("timeout", 60.0, "Seconds to wait for the response.", lower_bound=0.0)
     for name, meaning in _INPUTS.items():
         flags.DEFINE_multi_string(name, [], meaning)
 
 
 def main(_) -> None:
-    """Reads the flags."""
-    # Invalid UTF-8 on the command line becomes U+FFFD, as in the model.
+    """Runs the program with the values of its flags."""
+    # As in the model, invalid UTF-8 is replaced by U+FFFD.
     given: dict[str, list] = {
         name: [os.fsencode(text).decode("utf-8", "replace") for text in FLAGS[name].value or ()]
         for name in _INPUTS
@@ -118,19 +119,20 @@ def ask_grpc(
     timeout: float = 60.0,
     ca_file: str | None = None,
 ) -> dict[str, list]:
-    """Queries a server over gRPC; returns its answers as nested lists, with strings as str.
+    """Queries a server over gRPC; returns a dict of nested lists, in which strings are str.
 
-    The calls of a process share one connection to each server. A call that the server refuses as
-    RESOURCE_EXHAUSTED is repeated up to four times, with pauses. `spans` are lists of dicts.
+    All calls of a process share one connection per server. Calls that the server rejects with
+    RESOURCE_EXHAUSTED are retried up to four times with backoff. `spans` is returned as lists of
+    dicts.
 
     Args:
-      server: HOST:PORT, or grpcs://HOST:PORT for a server with TLS (its --ssl_config_file).
-      inputs: input name -> list of texts, bytes or numbers.
-      model: the model's name in the server's config.
-      label: a version label; None: the newest version.
-      signature: the signature's name.
-      timeout: seconds.
-      ca_file: PEM file of the authority that signed the server's certificate. Default: gRPC's list.
+      server: HOST:PORT, or grpcs://HOST:PORT if the server uses TLS (--ssl_config_file).
+      inputs: dict mapping input names to lists of texts, bytes or numbers.
+      model: name of the model in the server's config.
+      label: version label. None selects the newest version.
+      signature: name of the signature.
+      timeout: timeout in seconds.
+      ca_file: PEM file of the certificate authority. Default: gRPC's list of authorities.
 
     Raises a UserError if the server fails or is unreachable, or if inputs are not tensors.
     """
@@ -163,13 +165,13 @@ def ask_grpc(
 
 @functools.lru_cache(maxsize=16)
 def _channel(server: str, ca_file: str | None):
-    """Returns the connection to a server, shared by the calls of all threads."""
+    """Returns the connection to a server, which is shared by all threads."""
     import grpc
 
     options = [
-        # No size limit: sequence_output of a batch exceeds gRPC's default of 4 MB.
+        # No size limit, because sequence_output of a batch can exceed gRPC's default of 4 MB.
         ("grpc.max_receive_message_length", -1),
-        # Reconnect to a restarted server within seconds; the default is up to two minutes.
+        # Reconnect to a restarted server within seconds. The default is up to two minutes.
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.service_config", json.dumps({"methodConfig": [_RETRY]})),
     ]
@@ -201,10 +203,10 @@ def ask_rest(
     timeout: float = 60.0,
     ca_file: str | None = None,
 ) -> dict[str, list]:
-    """Does over REST what ask_grpc does; `server` is http://HOST:PORT or https://HOST:PORT.
+    """Same as ask_grpc, but over REST; `server` is http://HOST:PORT or https://HOST:PORT.
 
-    REST omits the name of a single output: it is returned as `outputs`. A signature without inputs
-    is refused, because the server would answer 400.
+    REST omits the name of a single output, which is therefore returned as `outputs`. Signatures
+    without inputs are rejected, because the server would return status 400.
     """
     if signature in _WITHOUT_INPUTS:
         raise UserError(
@@ -220,14 +222,14 @@ def ask_rest(
     )
     try:
         context = ssl.create_default_context(cafile=ca_file) if ca_file else None
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # includes ssl.SSLError
         raise UserError(f"--ca_file={ca_file}: {error}") from error
     try:
         with urllib.request.urlopen(request, timeout=timeout, context=context) as response:
             outputs = json.load(response)["outputs"]
     except urllib.error.HTTPError as error:
         raise UserError(f"{request.full_url}: {_reason(error)}") from error
-    except (http.client.HTTPException, OSError) as error:  # urllib's errors are OSErrors
+    except (http.client.HTTPException, OSError) as error:  # OSError includes urllib's errors
         raise UserError(
             f"{request.full_url}: {error!r}: {_EXPECTED}; for its gRPC port leave http:// out"
         ) from error
@@ -237,7 +239,7 @@ def ask_rest(
 
 
 def _with_spans_read(outputs: dict[str, list]) -> dict[str, list]:
-    """Parses the JSON of the output `spans`, if there is one, into lists of dicts."""
+    """Parses the JSON in the output `spans`, if it exists, to lists of dicts."""
     if "spans" not in outputs:
         return outputs
     try:
@@ -250,7 +252,7 @@ def _with_spans_read(outputs: dict[str, list]) -> dict[str, list]:
 
 
 def _as_json(value):
-    """Converts bytes to base64 and arrays to lists, which the REST API expects in JSON."""
+    """Converts bytes to base64 and arrays to lists, as expected by the REST API."""
     if isinstance(value, bytes):
         return {"b64": base64.b64encode(value).decode()}
     return value.tolist()

@@ -1,15 +1,15 @@
 r"""Moves a version label of a running TensorFlow Serving to another version, and back.
 
-The program edits the config file, which the server reads anew every 30 s. The first edit adds a
-version. When the server reports AVAILABLE, the second edit moves the label. (A single edit would
-fail: a server refuses a label whose version is not loaded.) The program then waits until the label
-selects the new version in the server. If the server does not follow, the program undoes its edits.
+The program edits the config file, which the server reloads every 30 s. The first edit adds a
+version. When the server reports that the version is AVAILABLE, the second edit moves the label. A
+single edit would fail, because a server rejects labels of versions that are not loaded. The program
+then waits until the server uses the new version for the label. On failure, the edits are undone.
 
 `--label=stable` also moves the label `previous` to the old version of `stable`. --rollback moves
-`stable` back to this version. The second edit removes versions without a label. A killed program
-leaves a valid config; the same command resumes.
+`stable` back to this version. The second edit removes versions without a label. If the program is
+killed, the config remains valid. Run the same command again to resume.
 
-If no server answers, --rollback still edits the config, but cannot confirm the change.
+If no server responds, --rollback still edits the config, but cannot confirm the change.
 
 Examples:
   python -m export.serving.rollout --config=models.config --version=2 --label=canary
@@ -44,14 +44,14 @@ FLAGS = flags.FLAGS
 STABLE, CANARY, PREVIOUS = "stable", "canary", "previous"
 _SECONDS_BETWEEN_CALLS = 1.0
 _CALL_TIMEOUT = 10.0  # seconds
-_STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')  # a string in a config
-_FAILED = "END: "  # start of a version's state after its last attempt to load failed
+_STRING = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'')  # a quoted string in a config
+_FAILED = "END: "  # prefix of the state if all attempts to load have failed
 
 
 def define_flags() -> None:
-    """Defines the flags; not done at import, because programs share names of flags."""
+    """Defines the flags. This is not done at import, because programs share flag names."""
     flags.DEFINE_string(
-        "config", None, "The config file that the server reads. It is edited.", required=True
+        "config", None, "The server's config file, which will be edited.", required=True
     )
     flags.DEFINE_string("server", "http://localhost:8501", "URL of the server's REST port.")
     flags.DEFINE_string("model", "albert", "Name of the model in the config.")
@@ -64,7 +64,7 @@ def define_flags() -> None:
         upper_bound=2**63 - 1,
     )
     flags.DEFINE_bool(
-        "rollback", False, "Move stable (and canary, if equal) back to the version of previous."
+        "rollback", False, "Move stable back to the version of previous; and canary, if equal."
     )
     flags.DEFINE_float(
         "timeout", 900.0, "Seconds to wait for the server after each edit.", lower_bound=0.0
@@ -72,7 +72,7 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Runs the program with the values of its flags."""
     if FLAGS.rollback == (FLAGS.label is not None) or (FLAGS.rollback and FLAGS.version):
         raise UserError("expected either --label, with or without --version, or --rollback")
     config = ConfigFile(FLAGS.config, FLAGS.model)
@@ -97,10 +97,10 @@ def main(_) -> None:
 def labels_to_move(
     labels: dict[str, int], label: str | None, version: int | None = None
 ) -> dict[str, int]:
-    """Returns label -> new version, for the labels that a command moves.
+    """Returns a dict mapping labels to their new versions.
 
-    Without a `label` (--rollback) STABLE moves to PREVIOUS' version, and so does CANARY if both
-    name the same version. Without a `version` STABLE moves to CANARY's version.
+    If `label` is None (--rollback), STABLE is moved to the version of PREVIOUS, and so is CANARY if
+    it has the same version as STABLE. If `version` is None, STABLE is moved to CANARY's version.
     """
     if label is None:
         if PREVIOUS not in labels:
@@ -119,31 +119,32 @@ def labels_to_move(
 
 
 def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> None:
-    """Moves labels to other versions, in a config and in the server that reads it.
+    """Moves labels to other versions in a config, and waits until the server has applied them.
 
-    After a UserError the config has its earlier labels, without the versions in `moved` that had no
-    label. A file that another program changed meanwhile stays as it is.
+    If a UserError is raised, the earlier labels are restored, and versions in `moved` that had no
+    label are removed. If another program has changed the file in the meantime, it is not edited.
     """
-    # Raises an error, before any edit, if no server answers.
+    # Raises an error before the first edit if no server responds.
     earlier = server.states()
     before, wanted = dict(config.model.version_labels), set(moved.values())
     with_added = config.versions() | wanted
-    # For an undo: a version that cannot be loaded would keep the ports closed at the next restart.
+    # Used to undo the edits. If a version that cannot be loaded remained in the config, the server
+    # would not open its ports after a restart.
     without_added = with_added - (wanted - set(before.values()))
     if wanted <= config.versions():
-        earlier = {}  # no version is loaded anew, so a reported failure is final
+        earlier = {}  # no version is added, so reported failures are final
     try:
         config.write(with_added)
         server.wait_available(wanted, earlier)
-    except BaseException:  # Ctrl-C and SIGTERM, too
+    except BaseException:  # including Ctrl-C and SIGTERM
         config.write(without_added)
         raise
     config.move_labels(moved)
     try:
         server.wait_labels(moved)
     except UserError:
-        # Do not undo after Ctrl-C: the server may have unloaded a version of a label in `before`,
-        # and would refuse that label. The config is valid, and the same command resumes.
+        # Do not undo after Ctrl-C, because the server may have unloaded a version in `before` and
+        # would reject its label. The config is valid, and the same command resumes.
         config.model.version_labels.clear()
         config.model.version_labels.update(before)
         config.write(without_added)
@@ -151,10 +152,10 @@ def move_labels(config: ConfigFile, server: Server, moved: dict[str, int]) -> No
 
 
 class ConfigFile:
-    """One model in a config file of TensorFlow Serving (a ModelServerConfig as text)."""
+    """A model in a config file of TensorFlow Serving, a ModelServerConfig in text format."""
 
     def __init__(self, path: str, model_name: str):
-        self._path = os.path.realpath(path)  # if `path` is a link, replace the file, not the link
+        self._path = os.path.realpath(path)  # do not replace a symbolic link
         self._text = self._read()
         self._config = model_server_config_pb2.ModelServerConfig()
         try:
@@ -178,13 +179,13 @@ class ConfigFile:
                 )
 
     def versions(self) -> set[int]:
-        """Returns the versions to be loaded."""
+        """Returns the versions that the server should load."""
         return set(self.model.model_version_policy.specific.versions)
 
     def move_labels(self, moved: dict[str, int]) -> None:
-        """Moves labels to other versions in the file, and writes it.
+        """Moves labels to other versions and writes the file.
 
-        Versions without a label are removed, such as one that a killed program added.
+        Versions without a label are removed. They may be left over from a killed program.
         """
         self.model.version_labels.update(moved)
         labelled = set(self.model.version_labels.values())
@@ -193,7 +194,7 @@ class ConfigFile:
         self.write(labelled)
 
     def write(self, versions: set[int]) -> None:
-        """Writes the file with the versions to be loaded; keeps only the comments at its top."""
+        """Writes the file with the given versions; only comments at the top are preserved."""
         self.model.model_version_policy.specific.versions[:] = sorted(versions)
         if self._read() != self._text:
             raise UserError(
@@ -208,7 +209,8 @@ class ConfigFile:
         if "#" in _STRING.sub("", self._text[len(comments) :]):
             print(f"{self._path}: comments after the first other line are dropped")
         text = comments + text_format.MessageToString(self._config)
-        # albert_tf.storage.files would import TensorFlow, which takes seconds; rollback is urgent.
+        # Do not use albert_tf.storage.files: importing TensorFlow takes seconds, and a rollback is
+        # urgent.
         partial = f"{self._path}.partial-{os.getpid()}"
         with open(partial, "w", encoding="utf-8") as file:
             file.write(text)
@@ -229,9 +231,9 @@ class ConfigFile:
 
 
 class Server:
-    """Calls TensorFlow Serving's REST port, http:// or https://HOST:PORT.
+    """Client for the REST API of TensorFlow Serving at http://HOST:PORT or https://HOST:PORT.
 
-    The server has `timeout` seconds to follow each edit of its config.
+    `timeout` is the number of seconds to wait for the server after each edit of its config.
     """
 
     def __init__(self, url: str, model_name: str, timeout: float):
@@ -239,7 +241,7 @@ class Server:
         self._timeout = timeout
 
     def states(self) -> dict[int, str]:
-        """Returns the state of each version that the server reports, with a failed one's error."""
+        """Returns a dict mapping versions to their states, with the error if loading failed."""
         states = {}
         for each in self._get("").get("model_version_status", []):
             status = each.get("status", {})
@@ -251,10 +253,10 @@ class Server:
     def wait_available(self, versions: set[int], earlier: dict[int, str]) -> None:
         """Waits until versions are loaded.
 
-        `earlier` has the states before the config listed these versions. Until the server begins to
-        load a version again, it reports the failure of an earlier attempt.
+        `earlier` contains the states before the config was edited. It is needed because the server
+        reports the error of an earlier attempt until it starts to load a version again.
         """
-        begun: set[int] = set()  # the versions whose state differs from `earlier`
+        begun: set[int] = set()  # versions whose state has changed from `earlier`
 
         def missing():
             states = self.states()
@@ -263,7 +265,7 @@ class Server:
                 if states.get(version, "").startswith(_FAILED):
                     raise UserError(f"version {version} cannot be loaded: {states[version]}")
             faults = [v for v in sorted(versions) if states.get(v) != "AVAILABLE"]
-            if faults:  # is the server busy with another version?
+            if faults:  # the server may be loading another version
                 loading = (v for v, state in states.items() if state == "LOADING")
                 faults += [v for v in loading if v not in versions]
             return [f"version {v} is {states.get(v, 'not found')}" for v in faults]
@@ -275,7 +277,7 @@ class Server:
         )
 
     def wait_labels(self, labels: dict[str, int]) -> None:
-        """Waits until each label selects its version in the server."""
+        """Waits until the server uses the given version for each label."""
 
         def wrong():
             found = {label: self._version_of(label) for label in labels}
@@ -305,13 +307,13 @@ class Server:
             time.sleep(_SECONDS_BETWEEN_CALLS)
 
     def _version_of(self, label: str) -> int | None:
-        """Returns the version that a label selects, from metadata: the status ignores labels."""
+        """Returns the version of a label from the metadata API; the status API ignores labels."""
         answer = self._get(f"/labels/{urllib.parse.quote(label)}/metadata")
         version = answer.get("model_spec", {}).get("version")
         return None if version is None else int(version)
 
     def _get(self, path: str) -> dict:
-        """Returns the server's JSON answer; an error message of the server is an answer, too."""
+        """Returns the JSON response of the server, which may be an error message."""
         url, status = self._url + path, 0
         try:
             try:
@@ -322,7 +324,7 @@ class Server:
                 status = response.status
                 return {**json.load(response)}
         except (TypeError, ValueError) as error:
-            if status >= 500:  # a proxy's page, such as 502 Bad Gateway
+            if status >= 500:  # an error page of a proxy, such as 502 Bad Gateway
                 raise NoAnswerError(
                     f"{url}: {response}: expected a running server there"
                 ) from error
@@ -332,7 +334,7 @@ class Server:
 
 
 class NoAnswerError(UserError):
-    """No server answers, or a proxy in front of it gets no answer."""
+    """Raised if the server, or the server behind a proxy, does not respond."""
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Reads text files and makes batches of sentence-order and masked-LM examples."""
+"""Reads text files and creates batches of masked-LM and sentence-order examples."""

@@ -1,4 +1,4 @@
-"""Runs a function over a job's units on a Beam runner; only this module imports apache_beam."""
+"""Runs the units of a job on an Apache Beam runner. No other module imports apache_beam."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ import albert_tf
 from albert_tf.jobs.settings import define_settings_flags, setting
 from albert_tf.storage.errors import UserError
 
-# Starts a worker process of DirectRunner as Beam does, but without output (exceptions of our code
-# still reach the main process). The worker exits at Ctrl-C and when the main process has ended.
-# Beam's own worker would keep writing for some seconds, at the same time as a restarted job.
+# Command that starts a worker process of DirectRunner. Unlike Beam's own command, it discards
+# stderr (exceptions of our code still reach the main process), and the worker exits on Ctrl-C and
+# when the main process ends. Beam's own worker would continue to write for some seconds, at the
+# same time as a restarted job.
 _WORKER_COMMAND = f"""exec {shlex.quote(sys.executable)} -c '
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, lambda *_: os._exit(0))
@@ -37,10 +38,11 @@ sdk_worker_main.main(sys.argv)' 2>/dev/null"""
 
 
 def prepare_environment() -> None:
-    """Sets the environment that the processes of DirectRunner inherit.
+    """Sets environment variables that the worker processes of DirectRunner inherit.
 
-    The processes then find our code, use no accelerator and hide TensorFlow's messages. They read
-    gs:// in blocks of 4 MB, not TensorFlow's 64 MB: a unit can be a small part of an object.
+    The workers can then import our code, use no accelerator and do not print TensorFlow's log.
+    By default they read gs:// in blocks of 4 MB instead of TensorFlow's 64 MB, because a unit can
+    be a small part of an object.
     """
     project = str(Path(albert_tf.__file__).resolve().parents[1])
     os.environ["PYTHONPATH"] = os.pathsep.join([project, os.environ.get("PYTHONPATH", "")])
@@ -51,14 +53,14 @@ def prepare_environment() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Workers:
-    """The Beam runner of a job and its options."""
+    """The Beam runner and its options."""
 
     runner: str = setting(
-        flags.DEFINE_string, "The Beam runner. DirectRunner uses this machine.", "DirectRunner"
+        flags.DEFINE_string, "Beam runner. DirectRunner runs on this machine.", "DirectRunner"
     )
     num_workers: int | None = setting(
         flags.DEFINE_integer,
-        "Number of processes of DirectRunner. Default: one per core.",
+        "Number of worker processes of DirectRunner. Default: one per CPU core.",
         None,
         lower_bound=1,
     )
@@ -68,27 +70,27 @@ class Workers:
 
 
 def define_flags() -> None:
-    """Defines the flags of a program whose work Beam runs."""
+    """Defines the flags of the Beam runner."""
     define_settings_flags(Workers)
 
 
 def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers) -> None:
-    """Calls `function` with each of the units, in any order, on any number of workers.
+    """Calls `function` on every unit, in any order and on any number of workers.
 
-    Function and units must be picklable. A unit should take minutes at most. Beam may call the
-    function more than once with the same unit.
+    `function` and `units` must be picklable. Each call should take a few minutes at most. Beam may
+    call `function` more than once for the same unit.
 
     Raises:
-      UserError: if the runner is unknown, its packages are missing, or it refuses the options.
+      UserError: if the runner is unknown, its packages are missing, or it rejects the options.
     """
     if not units:
         return
     runner, options = workers.runner, shlex.split(workers.beam_options)
     _check_packages(options)
-    logging.disable(logging.WARNING)  # On import, Beam warns of optional packages that are missing.
+    logging.disable(logging.WARNING)  # On import, Beam warns about missing optional packages.
     try:
         with warnings.catch_warnings():
-            # On Python 3.9 Google's packages warn that this Python has reached its end of life.
+            # On Python 3.9, Google's packages warn that Python 3.9 has reached its end of life.
             warnings.simplefilter("ignore", FutureWarning)
             import apache_beam as beam
             from apache_beam.options.pipeline_options import PipelineOptions
@@ -100,7 +102,7 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
     finally:
         logging.disable(logging.NOTSET)
     if runner == "DirectRunner":
-        # The runner that Beam returns for this name first tries to download another runner.
+        # Create the runner here. Passing its name makes Beam try to download another runner first.
         num_workers = min(workers.num_workers or os.cpu_count() or 1, len(units))
         processes = SubprocessSDKEnvironment.from_command_string(_WORKER_COMMAND)
         runner = FnApiRunner(default_environment=processes if num_workers > 1 else None)
@@ -124,7 +126,7 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
                 | "Work" >> beam.Map(function)
             )
     except RuntimeError as error:
-        # If Beam works in this process, it wraps KeyboardInterrupt and SystemExit.
+        # If Beam runs the function in this process, it wraps KeyboardInterrupt and SystemExit.
         if isinstance(error.__context__, (KeyboardInterrupt, SystemExit)):
             raise error.__context__ from None
         raise
@@ -133,7 +135,7 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
 
 
 def _check_packages(beam_options: Sequence[str]) -> None:
-    """Raises a UserError if workers install the wheel, but the job runs from a checkout."""
+    """Raises a UserError if workers install the wheel but the job is run from a checkout."""
     option = re.search(r"--extra_package\S*[= ]\S*albert_tf-\S+", " ".join(beam_options))
     if option and not __name__.startswith("albert_tf."):
         raise UserError(
@@ -144,7 +146,7 @@ def _check_packages(beam_options: Sequence[str]) -> None:
 
 
 def _check_dataflow() -> None:
-    """Raises a UserError if Beam lacks the packages of Google Cloud."""
+    """Raises a UserError if Beam's Google Cloud packages are not installed."""
     try:
         from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401
     except ImportError as error:
@@ -155,7 +157,7 @@ def _check_dataflow() -> None:
 
 
 def _on_thread_failure(default_hook: Callable, args: threading.ExceptHookArgs) -> None:
-    """Ends the program if DirectRunner loses a process; Beam would wait for it forever."""
+    """Exits if a worker process of DirectRunner was killed. Beam would wait for it forever."""
     if "Worker subprocess exited" in str(args.exc_value):
         print(
             "\nerror: a worker process was killed, perhaps because memory ran out; run the same "
@@ -164,6 +166,6 @@ def _on_thread_failure(default_hook: Callable, args: threading.ExceptHookArgs) -
             flush=True,
         )
         os._exit(2)
-    # Other threads connected to the lost process fail too; their errors add no information.
+    # Threads connected to the killed process fail with gRPC errors, which add no information.
     if not args.exc_type.__module__.startswith("grpc"):
         default_hook(args)

@@ -1,4 +1,4 @@
-"""Streams the documents of text files by byte ranges, in the formats of --input_format."""
+"""Reads documents from byte ranges of text files, in the formats of --input_format."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .text_files import PARQUET, line_number, read_lines
 
 INPUT_FORMATS = ("sentences", "prose", "jsonl")
 
-# A JSON object has to be in memory as a whole.
+# Maximum length of a JSON line, which must fit into memory as a whole.
 _MAX_JSON_BYTES = 64_000_000
-# Bytes to read first when looking for the blank lines before a range.
+# Initial number of bytes before a range that are searched for blank lines.
 _LOOK_BACK_BYTES = 1 << 12
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -34,46 +34,47 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Sentence(NamedTuple):
-    """One sentence, without the white space around it."""
+    """A sentence without leading and trailing white space."""
 
-    document_offset: int  # byte of the file at which the first line of its document begins
+    document_offset: int  # byte offset of the first line of the sentence's document
     text: str
 
 
 @dataclass(frozen=True)
 class TextFormat:
-    """The layout of documents in files."""
+    """How documents are stored in text files."""
 
     input_format: str = setting(
         flags.DEFINE_enum,
-        "sentences: one per line, a blank line between documents. prose: paragraphs, which blank "
-        "lines end, are split into sentences. jsonl: one JSON object per line, with a document of "
-        "prose in its --text_field; a .parquet file has a document per row.",
+        "sentences: one sentence per line, and a blank line between documents. prose: paragraphs "
+        "are separated by blank lines and split into sentences. jsonl: one JSON object per line, "
+        "with one document of prose in its --text_field. Use jsonl for .parquet files, too: each "
+        "row is a document.",
         "sentences",
         enum_values=INPUT_FORMATS,
     )
     document_blank_lines: int = setting(
         flags.DEFINE_integer,
-        "Minimum number of successive blank lines that ends a document (not for jsonl). Pass 2 or "
-        "more if one blank line separates paragraphs.",
+        "Minimum number of consecutive blank lines that end a document. Not used for jsonl. Pass 2 "
+        "or more if a single blank line separates paragraphs.",
         1,
         lower_bound=1,
     )
     text_field: str = setting(
-        flags.DEFINE_string, "Name of the text's JSON field or column.", "text"
+        flags.DEFINE_string, "JSON field or Parquet column that contains the text.", "text"
     )
     language: str = setting(
-        flags.DEFINE_string, "ISO code of the language, used to split prose into sentences.", "en"
+        flags.DEFINE_string, "ISO 639 code of the text's language, used to split prose.", "en"
     )
     on_bad_line: str = setting(
         flags.DEFINE_enum,
-        "What to do with a line that is not UTF-8 or not a JSON object with text.",
+        "How to handle a line that is not UTF-8 or, for jsonl, not a JSON object with text.",
         "error",
         enum_values=["error", "skip"],
     )
 
     def identity(self) -> dict:
-        """Returns the settings that the documents depend on."""
+        """Returns the settings that affect the documents, for the identity of a job."""
         identity = dataclasses.asdict(self)
         # A job that failed at a bad line must be able to resume with --on_bad_line=skip.
         del identity["on_bad_line"]
@@ -83,7 +84,7 @@ class TextFormat:
 
 
 def define_flags() -> None:
-    """Defines the flags of every program that reads text."""
+    """Defines the flags for input text."""
     flags.DEFINE_string(
         "input_file", None, "Text files: comma-separated paths or globs.", required=True
     )
@@ -98,16 +99,16 @@ def read_documents(
     counts: Counter | None = None,
     on_read: Callable[[int], None] | None = None,
 ) -> Iterator[Sentence]:
-    """Yields the sentences of the documents that belong to a byte range of a file, in order.
+    """Yields the sentences of all documents that belong to the byte range [begin, end) of a file.
 
-    A document belongs to the range with the first byte of the blank line before it. The first
-    document of a file belongs to the range that begins at 0. A document of jsonl belongs to the
-    range in which its line begins. So disjoint ranges have disjoint documents. Every document is
-    read to its end, even past `end` (None: the end of the file). A line is blank if str.strip()
-    leaves nothing. Offsets in a compressed file count decompressed bytes.
+    A document belongs to the range that contains the first byte of the blank line directly before
+    the document. The first document of a file belongs to the range that starts at 0. A jsonl
+    document belongs to the range in which its line starts. So disjoint ranges share no document.
+    Documents are read to their end, even past `end` (None: the end of the file). A line is blank if
+    str.strip() returns "". Offsets in a compressed file count decompressed bytes.
 
-    `counts["skipped_lines"]` counts skipped lines, which do not end their documents. For `path`,
-    `on_read` and errors other than an invalid line see text_files.read_lines.
+    `counts["skipped_lines"]` is incremented for each skipped line. A skipped line does not end its
+    document. For `path`, `on_read` and all errors except invalid lines, see text_files.read_lines.
     """
     is_json = text_format.input_format == "jsonl"
     if path.endswith(PARQUET) and not is_json:
@@ -118,7 +119,7 @@ def read_documents(
     decode = functools.partial(_json_text, text_format.text_field) if is_json else _decode
 
     def text_of(offset: int, line: bytes) -> str | None:
-        """Returns the text of a line; None if it is to be skipped."""
+        """Returns the text of a line, or None if the line is skipped."""
         try:
             return decode(offset, line)
         except UserError as error:
@@ -131,8 +132,8 @@ def read_documents(
         return None
 
     counts = Counter() if counts is None else counts
-    # Reading starts one byte before the range, to detect whether a line begins at `begin`; a line
-    # that begins before the range is dropped.
+    # Start reading one byte before the range to detect whether a line starts at `begin`. Drop the
+    # line that starts before the range.
     lines = read_lines(path, max(begin - 1, 0), on_read)
     lines = itertools.dropwhile(lambda line: line[0] < begin, lines)
     end = math.inf if end is None else end
@@ -160,16 +161,17 @@ def _text_lines(
     enough: int,
     blank_lines: int,
 ) -> Iterator[tuple[int, str]]:
-    """Yields (document offset, line with its line end), also for blank lines inside documents.
+    """Yields (document offset, line with line end), including blank lines inside documents.
 
-    `is_ours`: whether the first line belongs to a document of this range. `enough`: number of blank
-    lines that ends a document. `blank_lines`: number of blank lines right before the range.
+    `is_ours` is True if the first line belongs to a document of this range. `enough` is the number
+    of blank lines that end a document. `blank_lines` is the number of blank lines directly before
+    the range.
     """
     document = None  # offset of the current document
     for offset, line in lines:
         if not is_ours and offset >= end:
             return
-        # Lines before the first document of this range are checked with the range before it.
+        # Lines before the first document belong to the previous range, which validates them.
         text = text_of(offset, line) if is_ours else line.decode("utf-8", errors="replace")
         if text is None:
             blank_lines = 0
@@ -191,19 +193,19 @@ def _text_lines(
 def _json_lines(
     lines: Iterator[tuple[int, bytes]], text_of: Callable[[int, bytes], str | None], end: float
 ) -> Iterator[tuple[int, str]]:
-    """Yields (document offset, line of the document's text with its line end)."""
+    """Yields (document offset, line of the document's text with line end)."""
     for offset, parts in itertools.groupby(lines, key=operator.itemgetter(0)):
         if offset >= end:
             return
         line = bytearray()
         for _, part in parts:
-            if len(line) <= _MAX_JSON_BYTES:  # _json_text refuses a longer line
+            if len(line) <= _MAX_JSON_BYTES:  # _json_text rejects longer lines
                 line += part
         yield from ((offset, match[0]) for match in _LINE.finditer(text_of(offset, line) or ""))
 
 
 def _blank_lines_before(path: str, begin: int) -> int:
-    """Returns the number of successive blank lines that end at byte `begin` or contain it."""
+    """Returns the number of consecutive blank lines that precede byte `begin` or contain it."""
     look_back = _LOOK_BACK_BYTES
     while True:
         start = max(begin - look_back, 0)
@@ -231,11 +233,11 @@ def _decode(offset: int, line: bytes) -> str:
             f"byte 0x{line[error.start]:02X} is not UTF-8 ({error.reason}); convert the file, for "
             "example with iconv"
         ) from error
-    return text if offset else text.removeprefix("\ufeff")  # the byte order mark
+    return text if offset else text.removeprefix("\ufeff")  # remove the byte order mark
 
 
 def _json_text(field: str, offset: int, line: bytes) -> str:
-    """Returns the text of a JSON object, "" for a blank line."""
+    """Returns the text in a field of a JSON object, or "" for a blank line."""
     remedy = f'; expected {{"{field}": "..."}} (see --text_field)'
     if len(line) > _MAX_JSON_BYTES:
         raise UserError(f"a line of more than {_MAX_JSON_BYTES / 1e6:g} MB{remedy}")
@@ -247,7 +249,7 @@ def _json_text(field: str, offset: int, line: bytes) -> str:
     except json.JSONDecodeError as error:
         what = error.msg.removesuffix(" at")
         raise UserError(f"not JSON ({what} at character {error.pos + 1}){remedy}") from error
-    except (ValueError, RecursionError) as error:  # such as 5,000 digits or 1,000 brackets
+    except (ValueError, RecursionError) as error:  # such as 5,000 digits or 1,000 nested lists
         raise UserError(f"not JSON that can be read ({error}){remedy}") from error
     if not isinstance(value, dict):
         raise UserError(f"not a JSON object{remedy}")
@@ -256,5 +258,5 @@ def _json_text(field: str, offset: int, line: bytes) -> str:
         found = "no" if field not in value else "something else than text as"
         names = ", ".join(map(repr, value))[:200]
         raise UserError(f"{found} field {field!r} (it has {names}){remedy}")
-    # JSON can encode lone surrogates, which are not valid text.
+    # JSON can contain escaped lone surrogates, which UTF-8 cannot encode.
     return _SURROGATE.sub("\ufffd", text)

@@ -1,10 +1,10 @@
-"""Writes a demo corpus of English prose: the documentation of the installed Python packages.
+"""Writes a demo corpus of English prose from the documentation of installed Python packages.
 
-Reads Python's help topics and the docstrings of the standard library and all installed packages.
-Writes them without code, tables and markup: one sentence per line, blank lines between documents.
-Each topic and each docstring is a document. Documents open with a summary, so a model can learn the
-order of their sentences. Nothing is downloaded and no package is imported. Use the corpus for
-demonstrations, in place of your own text.
+The corpus consists of Python's help topics and the docstrings of the standard library and of all
+installed packages, without code, tables and markup. Each topic and each docstring is one document.
+The file has one sentence per line and a blank line between documents. Documents start with a
+summary, so a model can learn their sentence order. The program downloads nothing and imports none
+of the packages. Use the corpus for demonstrations if you have no text of your own.
 
 Example:
   python -m pipelines.data.demo_corpus --output_file=demo/corpus.txt
@@ -35,16 +35,17 @@ _NOT_READ = re.compile(
     r"/(tests?|site-packages|_vendor|idlelib|lib2to3)/|/test_[^/]*$|_(test|pb2)\.py$"
 )
 _MAX_REPEATS = 3  # maximum number of copies of a sentence in the corpus
-# Underlined headings of sections in NumPy's style that contain tables or code.
+# Underlined headings of NumPy-style sections that contain tables or code.
 _TABLES = re.compile(
     r"(other )?(parameters|returns|yields|raises|warns|attributes|methods|see also|references|"
     r"examples?|functions|classes)\b",
     re.IGNORECASE,
 )
 _UNDERLINE = re.compile(r"[-=~^*#\"]{3,}$")
-# No prose: directives, fields, tables, comments, decorators, headings of one word, underlines.
+# Lines that are not prose: directives, fields, tables, comments, decorators, one-word headings and
+# underlines.
 _NO_PROSE = re.compile(rf"\.\.|[:|#@]|\+-|[^ ]*:$|{_UNDERLINE.pattern}")
-# Text indented below a line that ends in a colon is code or a table, except below these headings.
+# An indented block after a colon is code or a table, except under these headings.
 _PROSE_HEADING = re.compile(r"(\.\. )?(notes?|warning|caution|important|tip|caveats?)\b", re.I)
 _BULLET = re.compile(r"^([*+•-]|\(?(\d{1,2}|[a-z])[.)])\s+")
 _MARKUP = (
@@ -59,22 +60,22 @@ _WORD = re.compile(r"[\"'(]*[A-Za-z]+(?:['’/-][A-Za-z]+)*[\"')]*[.,;:!?]*[\"')
 
 
 def define_flags() -> None:
-    """Defines the flags in a function, because several programs define the same names."""
+    """Defines the flags. Not done on import, because several programs use the same flag names."""
     flags.DEFINE_string("output_file", None, "Path of the corpus.", required=True)
 
 
 def main(_) -> None:
-    """Reads the flags."""
+    """Writes the corpus to --output_file."""
     from pydoc_data.topics import topics
 
-    warnings.simplefilter("ignore")  # about invalid escapes in the packages' strings
+    warnings.simplefilter("ignore")  # about invalid escape sequences in the packages
     paths = sysconfig.get_paths()
     roots = dict.fromkeys(Path(paths[name]) for name in ("stdlib", "purelib", "platlib"))
     write_demo_corpus(FLAGS.output_file, list(roots), topics)
 
 
 def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str]) -> None:
-    """Writes the prose of help topics and of packages, unless the file exists."""
+    """Writes the prose of help topics and package docstrings, unless `output_file` exists."""
     if tf.io.gfile.exists(output_file):
         print(f"{output_file} is there already: nothing to do")
         return
@@ -95,7 +96,7 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
             repeats[sentence] += 1
             if repeats[sentence] <= _MAX_REPEATS:
                 sentences.append(f"{sentence}\n")
-        # A single sentence has no order to learn.
+        # A document of one sentence has no order to learn.
         if len(sentences) > 1:
             documents.append("".join(sentences))
     corpus = "\n".join(documents)
@@ -107,13 +108,13 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
 
 
 def source_files(root: Path) -> list[Path]:
-    """Returns the Python files below a directory, sorted, without tests and generated code."""
+    """Returns a sorted list of the Python files below `root`, without tests and generated code."""
     names = sorted(path.relative_to(root) for path in root.rglob("*.py"))
     return [root / name for name in names if not _NOT_READ.search(f"/{name.as_posix()}")]
 
 
 def docstrings(node: ast.AST) -> Iterator[str]:
-    """Yields the docstrings inside a module or another statement, in the order of the file."""
+    """Yields all docstrings in a module or another statement, in source order."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     if isinstance(node, documented) and (text := ast.get_docstring(node)):
         yield text
@@ -123,7 +124,7 @@ def docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def prose_sentences(text: str) -> list[str]:
-    """Returns the prose of a docstring, split into sentences."""
+    """Splits the prose of a docstring into sentences."""
     joined = "\n\n".join(paragraphs(text))
     split = sentencex.segment("en", joined) if joined else ()
     sentences = (" ".join(sentence.replace("\ue000", ".").split()) for sentence in split)
@@ -144,7 +145,7 @@ def paragraphs(text: str) -> Iterator[str]:
             content = ""
         if content and _UNDERLINE.match(next_line.strip()):
             in_table = bool(_TABLES.match(content))
-            content = ""  # the heading
+            content = ""  # drop the heading
         in_doctest = bool(content) and (in_doctest or content.startswith(">>>"))
         if content and skip_below is not None and indent <= skip_below:
             skip_below = None

@@ -1,15 +1,15 @@
-"""Finds near-exact duplicates of documents, in a pass over the text before it is tokenized.
+"""Finds near-exact duplicate documents before the text is tokenized.
 
-Documents are duplicates if their letters and digits are the same, ignoring case, spacing and
-punctuation. The first one is kept, in the order of the job's units and of the text in a unit. Each
-of three steps runs on any number of workers and resumes after a crash:
+Two documents are duplicates if they contain the same letters and digits, ignoring case, spacing and
+punctuation. Only the first copy is kept. Copies are in the order of the job's units and of the text
+in each unit. Each of three steps runs on any number of workers and can resume after a crash:
 
-  hash_documents    text of a unit -> its documents' hashes, sorted
-  find_duplicates   a range of the hashes of all units -> documents to skip, sorted by unit
-  read_duplicates   a unit -> its documents to skip
+  hash_documents    hashes the documents of a unit and sorts the hashes
+  find_duplicates   lists the documents to skip, by unit, for one range of the hashes of all units
+  read_duplicates   reads the documents to skip in one unit
 
-A step holds the hashes of one unit, or one range of all hashes, in memory. No step uses the shuffle
-of a Beam runner, because DirectRunner's shuffle keeps all data in memory.
+A step keeps only the hashes of one unit or of one range in memory. Beam's shuffle is not used,
+because DirectRunner keeps all shuffled data in memory.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ import tensorflow as tf
 from albert_tf.storage import files
 from .unit_job import Unit
 
-# A hash of 16 bytes as two numbers, high half first, and the number of its document.
+# A 16-byte hash as two integers (high half first), and the number of the document.
 _ROW = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<i8")])
 _NUMBER = np.dtype("<i8")
-# The highest byte of a hash is the number of its bucket. A range is several successive buckets,
-# with some _RANGE_BYTES of hashes. Comparing its hashes takes some four times this memory.
+# The most significant byte of a hash is its bucket number. A range consists of consecutive buckets
+# with about _RANGE_BYTES of hashes. Comparing the hashes takes about four times this much memory.
 _NUM_BUCKETS = 256
 _RANGE_BYTES = 32_000_000
 
 
 def hash_documents(sentences: Iterable[tuple[int, str]]) -> bytes:
-    """Hashes the letters and digits (str.isalnum) of every document; returns a file's content.
+    """Hashes the letters and digits (str.isalnum) of each document.
 
-    `sentences` yields (number of the document in the unit, text of the sentence).
+    `sentences` yields (number of the document in the unit, text of the sentence). Returns the
+    sorted hashes, serialized by `_grouped`.
     """
     rows = bytearray()
     for number, document in itertools.groupby(sentences, key=operator.itemgetter(0)):
@@ -50,7 +51,7 @@ def hash_documents(sentences: Iterable[tuple[int, str]]) -> bytes:
             has_letters |= bool(letters)
             digest.update(letters.encode())
             signs.update(text.encode())
-        # A document without letters and digits, such as one of emoji, is hashed as a whole.
+        # A document without letters and digits, for example only emoji, is hashed as a whole.
         digest = digest if has_letters else signs
         rows += digest.digest() + number.to_bytes(8, "little")
     table = np.frombuffer(rows, _ROW)
@@ -60,14 +61,14 @@ def hash_documents(sentences: Iterable[tuple[int, str]]) -> bytes:
 
 @dataclass(frozen=True)
 class HashRange(Unit):
-    """The buckets [first, end) of the hashes of all documents, compared as one unit of work."""
+    """A unit of work that compares the hashes of all documents in the buckets [first, end)."""
 
     first: int
     end: int
 
 
 def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
-    """Cuts the hashes of all units into ranges that fit into memory."""
+    """Divides the hashes of all units into ranges that fit into memory."""
     total = sum(files.sizes(hash_files).values())
     count = min(total // _RANGE_BYTES + 1, _NUM_BUCKETS)
     bounds = [_NUM_BUCKETS * i // count for i in range(count + 1)]
@@ -78,16 +79,17 @@ def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
 
 
 def find_duplicates(hashes: HashRange, hash_files: Sequence[str]) -> bytes:
-    """Lists the documents to skip, all but the first for each hash; returns a file's content.
+    """Finds the documents to skip: for each hash, all documents except the first.
 
-    `hash_files` are in the order of units. Only the buckets of the range `hashes` are read.
+    `hash_files` must be in the order of the units. Only the buckets in `hashes` are read. Returns
+    the documents' numbers, serialized by `_grouped` with one group per unit.
     """
     tables = [
         _read_grouped(path, hashes.first, hashes.end, _NUM_BUCKETS, _ROW) for path in hash_files
     ]
     units = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
     rows = np.concatenate(tables)
-    # The sort is stable: equal hashes stay in the order of units and, in a unit, of the text.
+    # The sort is stable, so equal hashes stay in the order of the units and of the text.
     order = np.lexsort((rows["low"], rows["high"]))
     high, low = rows["high"][order], rows["low"][order]
     repeats = (high[1:] == high[:-1]) & (low[1:] == low[:-1])
@@ -96,7 +98,7 @@ def find_duplicates(hashes: HashRange, hash_files: Sequence[str]) -> bytes:
 
 
 def read_duplicates(paths: Sequence[str], unit_index: int, num_units: int) -> set[int]:
-    """Returns the numbers of a unit's documents to skip, from the files of all ranges."""
+    """Reads the numbers of the documents to skip in a unit from the files of all ranges."""
     return {
         number
         for path in paths
@@ -105,13 +107,13 @@ def read_duplicates(paths: Sequence[str], unit_index: int, num_units: int) -> se
 
 
 def _grouped(rows: np.ndarray, groups: np.ndarray, num_groups: int) -> bytes:
-    """Returns an index of each group's first row, then the rows, which must be sorted by group."""
+    """Serializes an index of the first row of each group, and the rows, sorted by group."""
     index = np.searchsorted(groups, np.arange(num_groups + 1, dtype=groups.dtype))
     return index.astype("<i8").tobytes() + rows.tobytes()
 
 
 def _read_grouped(path: str, first: int, end: int, num_groups: int, row: np.dtype) -> np.ndarray:
-    """Reads the rows of the groups [first, end) only."""
+    """Reads only the rows of the groups [first, end)."""
     with tf.io.gfile.GFile(path, "rb") as file:
         file.seek(8 * first)
         index = np.frombuffer(file.read(8 * (end - first + 1)), "<i8")

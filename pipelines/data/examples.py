@@ -1,4 +1,4 @@
-"""Turns segments into examples in the graph: splits pairs, draws their order, masks pieces."""
+"""Converts segments to training examples in the TensorFlow graph."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from .sentence_pairs import (
     length_features,
 )
 
-# Increase it by one with every change to what a seed draws from the same text or records. Runs,
-# record jobs and evaluations store it, so that results of different draws are never mixed.
-# tests/pipelines/data/test_draws.py fails if segments, the order of records, pairs, labels or masks
-# change and DRAWS does not. (The test does not cover the choice of held-out documents, the order
-# inside a shard and the mixing of sources. Record jobs store how a text is cut into units.)
+# Version of the random draws. Increase it by one whenever a code change alters the draws for the
+# same seed and the same text or records. Runs, record jobs and evaluations store it, so that
+# results of different versions are never mixed. tests/pipelines/data/test_draws.py fails if
+# segments, record order, pairs, labels or masks change and DRAWS does not. The test does not cover
+# the choice of held-out documents, the order inside a shard or the mixing of sources.
+# Record jobs separately store how the text is divided into units.
 DRAWS = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleOptions:
-    """How segments become examples; `seed` determines order, splits, swaps and masks.
+    """Options of the examples. `seed` determines their order, splits, swaps and masks.
 
-    Deviation: the reference predicts at most 20 pieces at any length, which is 4 % of 512.
+    Deviation: the reference predicts at most 20 pieces, which is only 4 % at length 512.
     """
 
     max_seq_length: int
@@ -47,31 +48,32 @@ class ExampleOptions:
     )
     masked_lm_prob: float = setting(
         flags.DEFINE_float,
-        "Share of the pieces that are predicted.",
+        "Fraction of the pieces to predict.",
         0.15,
         lower_bound=0.0,
         upper_bound=1.0,
     )
-    ngram: int = setting(flags.DEFINE_integer, "Longest masked n-gram, in words.", 3, lower_bound=1)
+    ngram: int = setting(flags.DEFINE_integer, "Maximum masked n-gram, in words.", 3, lower_bound=1)
     mask_token_rate: float = setting(
         flags.DEFINE_float,
-        "Share of the predicted pieces that become [MASK]. Recipes, minimal pairs, has trials with "
-        "1 and --random_token_rate=0.",
+        "Fraction of the predicted pieces that are replaced by [MASK]. For results with 1 and "
+        "--random_token_rate=0, see Recipes, minimal pairs.",
         0.8,
         lower_bound=0.0,
         upper_bound=1.0,
     )
     random_token_rate: float = setting(
         flags.DEFINE_float,
-        "Share of the predicted pieces that become a random piece. The other ones stay unchanged.",
+        "Fraction of the predicted pieces that are replaced by a random piece. The remaining "
+        "predicted pieces are unchanged.",
         0.1,
         lower_bound=0.0,
         upper_bound=1.0,
     )
     sentence_objective: str = setting(
         flags.DEFINE_enum,
-        "sop: predict whether the two parts are in order. nsp: predict whether the second comes "
-        "from another document. none: no label.",
+        "sop: predict whether the two parts are in order. nsp: predict whether the second part "
+        "comes from another document. none: no label.",
         "sop",
         enum_values=list(SENTENCE_OBJECTIVES),
     )
@@ -89,9 +91,9 @@ class ExampleOptions:
             object.__setattr__(self, "max_predictions_per_seq", max(1, predictions))
 
     def identity(self) -> dict[str, Any]:
-        """Returns the options that determine the examples, for the identity of a run or a job."""
+        """Returns the options that affect the examples, for the identity of a run or a job."""
         values = dataclasses.asdict(self)
-        # Runs of version 0.12.0, which recorded no rates, can resume.
+        # Omit default rates, so that runs of version 0.12.0, which stored no rates, can resume.
         for name in ("mask_token_rate", "random_token_rate"):
             if values[name] == type(self).__dataclass_fields__[name].default:
                 del values[name]
@@ -99,16 +101,18 @@ class ExampleOptions:
 
     @property
     def objective(self) -> SentenceObjective:
-        """The chosen row of SENTENCE_OBJECTIVES."""
+        """The entry of SENTENCE_OBJECTIVES for `sentence_objective`."""
         return SENTENCE_OBJECTIVES[self.sentence_objective]
 
 
 def example_maker(
     options: ExampleOptions, tokenizer: AlbertTokenizer, with_lengths: bool = False
 ) -> Callable[[dict[str, tf.Tensor], dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
-    """Returns a function (segments of records.parse_segments, draws for the same rows) -> batch.
+    """Returns a function that converts segments to a batch of examples.
 
-    It does not use `options.seed`. `with_lengths` adds sentence_pairs.length_features.
+    Its arguments are the output of records.parse_segments and the output of `example_draws` for the
+    same rows. It does not use `options.seed`. If `with_lengths` is True, the batch includes
+    sentence_pairs.length_features.
     """
     vocabulary = MaskingVocabulary(
         tokenizer.mask_id, tokenizer.word_starts(), tokenizer.replacement_ids()
@@ -144,11 +148,11 @@ def example_maker(
 def example_draws(
     options: ExampleOptions, rows: int, seed: tf.Tensor, first_row: int = 0
 ) -> dict[str, tf.Tensor]:
-    """Returns all random numbers for some rows of a batch, uniform in [0, 1).
+    """Draws all random numbers for some rows of a batch, uniform in [0, 1).
 
-    A row's numbers depend on `seed`, int64 [2], and on its place in the global batch only. So a
-    host draws numbers for its own rows only, from place `first_row` on. Philox, a counter-based
-    generator, can start anywhere in its stream.
+    The numbers of a row depend only on `seed`, int64 [2], and on the row's index in the global
+    batch. So each host draws numbers only for its own rows, which start at index `first_row`. The
+    counter-based generator Philox can start at any position of its stream.
     """
     spans = options.max_seq_length + 1
     widths = {
@@ -159,7 +163,7 @@ def example_draws(
         "replace": options.max_predictions_per_seq,
         "replacement": options.max_predictions_per_seq,
     }
-    # Each step of the counter gives four numbers; a row takes a whole number of steps.
+    # Each step of the counter generates four numbers. A row uses a whole number of steps.
     steps = -(-sum(widths.values()) // 4)
     philox = 1
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)

@@ -1,4 +1,4 @@
-"""Samples the held-out examples on which a run is evaluated during training."""
+"""Samples held-out examples for evaluation during training."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ def heldout_examples(
     batch_size: int,
     num_examples: int,
 ) -> tuple[Callable[[tf.distribute.InputContext], tf.data.Dataset], dict[str, float]]:
-    """Returns a function that makes batches of held-out examples, and their baselines.
+    """Returns a function that creates a dataset of held-out examples, and baseline accuracies.
 
-    The examples are sampled from all sources, in proportion to the sources' sizes; each source's
-    share of `num_examples` is rounded up. `options` are the options of training, from which the
-    options of evaluation are derived. `batch_size` counts the rows of all replicas.
+    Each source contributes in proportion to its number of held-out examples. Its share of
+    `num_examples` is rounded up. `options` are the training options; the evaluation options are
+    derived from them. `batch_size` is the number of rows over all replicas.
 
     Returns:
-      A function (input context) -> batches, see evaluation_dataset. A dict of the accuracy of each
-      baseline of order_baselines for each kind of pair, such as `inside_overlap_accuracy`.
+      Two values. The first is a function that maps an input context to a dataset of batches (see
+      evaluation_dataset). The second is a dict of accuracies of each baseline of order_baselines
+      on each kind of pair, with keys such as `inside_overlap_accuracy`.
 
     Raises:
       UserError: if no source has held-out records.
@@ -57,7 +58,7 @@ def heldout_examples(
         datasets = [part(context=context) for part in parts]
         return functools.reduce(lambda one, other: one.concatenate(other), datasets)
 
-    # A source without openings has "pairs" only. If other sources have openings, they are "inside".
+    # If any source has openings, the "pairs" of sources without openings are counted as "inside".
     if any("openings" in of_source for of_source in found):
         found = [{"inside" if k == "pairs" else k: v for k, v in f.items()} for f in found]
     known = {}

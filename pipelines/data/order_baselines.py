@@ -1,10 +1,10 @@
-"""Trains three simple classifiers of sentence order, as baselines for a model's accuracy.
+"""Trains three simple sentence-order classifiers as baselines for a model's accuracy.
 
-`lengths` sees only sentence lengths. Labels are drawn independently of lengths (see
-sentence_pairs), but a text may still reveal the order, for example if documents open with short
-sentences. `words` sees the first pieces of A and of B, but does not compare them: it learns how
-documents open. `overlap` sees two numbers: the overlap of words at the junction of A and B, and at
-their far ends. If a model beats all three, it must be comparing the two parts.
+`lengths` uses only sentence lengths. Labels are drawn independently of lengths (see
+sentence_pairs), but lengths can still reveal the order, for example if documents start with short
+sentences. `words` uses the first pieces of A and of B without comparing A with B, so it learns how
+documents start. `overlap` uses two numbers: the word overlap at the junction of A and B, and the
+word overlap of their outer ends. If a model beats all three, it must be comparing the two parts.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .examples import ExampleOptions
 from .masking import unmask
 from .pretraining_dataset import evaluation_dataset
 
-# Number of training examples for the classifiers.
+# Number of examples on which the classifiers are trained.
 _TRAINING_EXAMPLES = 50_000
 # Maximum number of examples to classify; a larger split is sampled.
 _MOST_EXAMPLES = 200_000
 _FOLDS = 5
 _ROWS = 256
-# Pieces at each end of a part that `words` and `overlap` see.
+# Number of pieces at each end of a part that `words` and `overlap` use.
 _WINDOW = 20
 _NO_PIECE = -1
 
@@ -44,10 +44,10 @@ class Pairs(NamedTuple):
     """Labelled pairs."""
 
     labels: np.ndarray  # int32 [n], 1 = changed
-    opens: np.ndarray  # bool [n], whether the segment opens its document
+    opens: np.ndarray  # bool [n], True for the first segment of a document
     lengths: np.ndarray  # int32 [n, features], see sentence_pairs.length_features
-    # int32 [n, 4, 20], the pieces at four places: the end of A, the beginning of B, the end of B
-    # and the beginning of A. A part of fewer pieces is filled with -1.
+    # int32 [n, 4, 20], the pieces at the end of A, the start of B, the end of B and the start of A.
+    # Shorter parts are padded with -1.
     windows: np.ndarray
 
 
@@ -58,15 +58,15 @@ def order_baselines(
     tokenizer: AlbertTokenizer,
     num_examples: int = _MOST_EXAMPLES,
 ) -> dict[str, dict[str, Accuracy]]:
-    """Returns the accuracy of each baseline on the labels of evaluation_dataset's examples.
+    """Computes the accuracy of each baseline on the examples of evaluation_dataset.
 
-    Each kind of pair has its own classifiers, fitted on a sample of the training split. For the
-    split "train" they are cross-validated in five folds.
+    Separate classifiers are fitted for each kind of pair, on a sample of the training split. For
+    the split "train", five-fold cross-validation is used instead.
 
     Returns:
-      {kind of pair: {baseline: accuracy}}. Kinds are "openings" and "inside" (of documents) if some
-      labelled segments open their document, otherwise "pairs". A kind with too few labels to learn
-      from is absent.
+      {kind of pair: {baseline: accuracy}}. The kinds are "openings" (first segments of documents)
+      and "inside" (other segments), or only "pairs" if no labelled segment is the first of its
+      document. Kinds with too few labels for training are omitted.
     """
 
     num_examples = min(num_examples, _MOST_EXAMPLES)
@@ -79,7 +79,7 @@ def order_baselines(
         known, asked = (
             Pairs(*(values[some.opens == opens] for values in some)) for some in (fitted_on, pairs)
         )
-        # Cross-validation needs an example of each label in every fold.
+        # Cross-validation needs at least one example of each label per fold.
         if not len(asked.labels) or np.bincount(known.labels, minlength=2).min() < _FOLDS:
             continue
         found[kind] = {}
@@ -100,7 +100,7 @@ def order_baselines(
 def labelled_pairs(
     record_dir: str, split: str, options: ExampleOptions, tokenizer: AlbertTokenizer, count: int
 ) -> Pairs:
-    """Returns the pairs with a label among `count` examples of evaluation_dataset."""
+    """Returns the labelled pairs among `count` examples of evaluation_dataset."""
     batches = []
     dataset = evaluation_dataset(
         record_dir, split, options, tokenizer, _ROWS, count, with_lengths=True
@@ -124,40 +124,43 @@ def labelled_pairs(
 
 
 def opening_words(windows: np.ndarray, vocab_size: int) -> sparse.csr_matrix:
-    """Returns float64 [n, vocab_size]: 1 for the first 20 pieces of A, -1 for B's, 0 for both."""
+    """Returns which pieces start A or B, float64 [n, vocab_size].
+
+    A piece counts 1 if it is among the first 20 pieces of A, -1 for B, and 0 for both or neither.
+    """
 
     def among(pieces: np.ndarray) -> sparse.csr_matrix:
         rows, places = np.nonzero(pieces != _NO_PIECE)
         cells = rows, pieces[rows, places]
         found = sparse.csr_matrix((np.ones(len(rows), bool), cells), (len(pieces), vocab_size))
-        return found.astype(np.float64)  # bool counts a piece once
+        return found.astype(np.float64)  # bool until here, so that repeated pieces count once
 
     return among(windows[:, 3]) - among(windows[:, 1])
 
 
 def overlaps(windows: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
-    """Returns how much the parts overlap at the junction and at the far ends, float64 [n, 2].
+    """Returns the word overlap of A and B at the junction and at the outer ends, float64 [n, 2].
 
-    A piece on both sides counts once, with -log of its relative frequency as weight: a shared rare
-    word is better evidence than a shared "the". `frequencies`, [vocab_size], counts pieces.
+    Each shared piece counts once, weighted by -log of its relative frequency, because a shared rare
+    word is stronger evidence than a shared "the". `frequencies`, [vocab_size], are piece counts.
     """
     weights = -np.log((frequencies + 1) / (frequencies.sum() + len(frequencies)))
 
     def overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         in_both = (one[..., np.newaxis] == other[..., np.newaxis, :]).any(axis=-1)
-        # Pieces that are repeated within `one`.
+        # True for pieces that occur earlier in `one`.
         again = np.tril(one[..., np.newaxis] == one[..., np.newaxis, :], -1).any(axis=-1)
         counts = in_both & ~again & (one != _NO_PIECE)
         return np.where(counts, weights[one], 0.0).sum(axis=-1)
 
-    parts = np.array_split(windows, len(windows) // 4096 + 1)  # bounds the memory
-    # Compare the end of A with the beginning of B, and the end of B with the beginning of A.
+    parts = np.array_split(windows, len(windows) // 4096 + 1)  # limits memory use
+    # Compare the end of A with the start of B, and the end of B with the start of A.
     return np.concatenate([overlap(part[:, [0, 2]], part[:, [1, 3]]) for part in parts])
 
 
-# Name -> classifier, and a function (pairs, frequencies of pieces) -> features.
+# Maps the name of a baseline to its classifier and to a function that computes its features.
 BASELINES = {
-    # Few leaves with many pairs each: lengths are weak evidence, which is easily overfitted.
+    # Few leaves with many pairs each, because weak evidence such as lengths is easily overfitted.
     "lengths": (
         HistGradientBoostingClassifier(
             max_iter=50, max_leaf_nodes=8, min_samples_leaf=50, early_stopping=False, random_state=0
@@ -177,7 +180,7 @@ BASELINES = {
 
 
 def _windows(ids: np.ndarray, mask: np.ndarray, types: np.ndarray) -> np.ndarray:
-    """Returns `windows` of Pairs from laid-out examples: [CLS] A [SEP] B [SEP]."""
+    """Returns the `windows` of Pairs for examples of the form [CLS] A [SEP] B [SEP]."""
     last_sep = mask.sum(axis=1) - 1
     first_sep = last_sep - types.sum(axis=1)
     begin_a = np.ones_like(last_sep)

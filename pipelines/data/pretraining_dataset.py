@@ -1,7 +1,7 @@
-"""Makes batches from records: order, mix, parse, split, swap, mask; no example is stored.
+"""Creates batches of training and evaluation examples from records, without storing examples.
 
 The examples and masks of a step are a pure function of (seed, epoch, position). They do not depend
-on the number of hosts, on their speed, or on where a run was interrupted.
+on the number or speed of hosts, or on where a run was interrupted.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from .training_order import (
     shuffled_groups,
 )
 
-# Evaluation draws masks for this number of rows at a time, whatever the batch size.
+# Evaluation draws masks for this number of rows at a time, regardless of the batch size.
 _EVALUATION_ROWS = 64
-# A group is stored in slices of many files. This many are read at once: each may be a request.
+# Number of slices of a group that are read in parallel. Each slice can be a remote request.
 _SLICES_AT_A_TIME = 16
 _READ_BYTES = 1 << 18
-# Largest number of shards that a sample of a split opens.
+# Maximum number of shards that are opened to sample a split.
 _MAX_SAMPLED_SHARDS = 512
-# Every evaluation has the same masks, which differ from those in training.
+# Seed of the masks, which are the same in every evaluation and differ from the training masks.
 _MASK_SEED = 20200426
 
 
 @dataclass(frozen=True)
 class Source:
-    """A directory that training reads, and its number of rows in each block of BLOCK_ROWS."""
+    """A record directory for training. `quota` is its number of rows per block of BLOCK_ROWS."""
 
     record_dir: str
     manifest: Manifest
@@ -51,13 +51,13 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
     """Reads the manifests of a run's record directories.
 
     Args:
-      record_dir: directories of create_pretraining_data or index_records, comma-separated.
-      record_weights: share of each directory in the run. Default: its number of examples, so that
-        all directories have equal epochs.
+      record_dir: comma-separated output directories of create_pretraining_data or index_records.
+      record_weights: relative number of rows from each directory. Default: the directories' numbers
+        of examples, so that all directories complete an epoch at the same time.
 
     Raises:
-      UserError: if a directory holds no records of the split "train", their formats differ, or
-        the weights do not fit the directories.
+      UserError: if a directory has no training records, the directories differ in format or in
+        the choice of held-out documents, or the weights are invalid.
     """
     record_dirs = [name.strip() for name in record_dir.split(",")]
     manifests = [Manifest.read(name) for name in record_dirs]
@@ -99,10 +99,10 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
 def check_sources(
     sources: Sequence[Source], tokenizer: AlbertTokenizer, options: ExampleOptions
 ) -> None:
-    """Checks that the records match the vocabulary and the options of the examples.
+    """Checks that the records match the vocabulary and the example options.
 
     Raises:
-      UserError: if they do not match, or no segment can have an order label.
+      UserError: if they do not match, or sop is requested but no segment can have an order label.
     """
     for source in sources:
         source.manifest.check(source.record_dir, tokenizer, options)
@@ -111,8 +111,9 @@ def check_sources(
         names = ",".join(source.record_dir for source in sources)
         raise UserError(
             f"--sentence_objective={options.sentence_objective}: no segment of {names!r} has two "
-            "sentences whose order can be asked: write records of a larger --max_seq_length (with "
-            "--input_format=sentences a line is a sentence), or give --sentence_objective=none"
+            "sentences whose order can be predicted: write records with a larger --max_seq_length "
+            "(with --input_format=sentences a line is a sentence), or pass "
+            "--sentence_objective=none"
         )
 
 
@@ -124,16 +125,16 @@ def pretraining_dataset(
     start_step: int = 0,
     context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Returns endless shuffled batches of the split "train", from step `start_step` on.
+    """Returns an infinite dataset of shuffled training batches that starts at step `start_step`.
 
     Args:
       sources: see `read_sources`.
-      options: how records become examples; its seed decides order, splits and masks.
-      tokenizer: has the vocabulary of the records.
-      global_batch_size: examples per step over all hosts.
-      start_step: the step of the first batch. A later start costs the reading of one group at most.
-      context: identifies this host. A batch holds the rows of one replica. Default: one host with
-        one replica.
+      options: example options. The seed determines order, splits and masks.
+      tokenizer: must have the vocabulary of the records.
+      global_batch_size: number of examples per step over all hosts.
+      start_step: step of the first batch. Starting at a later step reads at most one extra group.
+      context: identifies this host. Each batch contains the rows of one replica. Default: one host
+        with one replica.
 
     Returns:
       dicts with static shapes (b rows): int32 [b, L] `input_word_ids`, `input_mask`,
@@ -162,7 +163,7 @@ def pretraining_dataset(
     dataset = _host_records(sources, options.seed, start, global_batch_size, context)
     dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(start_step), dataset))
     dataset = dataset.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    # Divide this host's batch into one batch per replica.
+    # Split this host's batch into one batch per replica.
     rows = context.get_per_replica_batch_size(global_batch_size)
     if rows != host_rows:
         dataset = dataset.rebatch(rows, drop_remainder=True)
@@ -172,11 +173,11 @@ def pretraining_dataset(
 def evaluation_options(
     manifests: Sequence[Manifest], max_seq_length: int, sentence_objective: str
 ) -> ExampleOptions:
-    """Returns the options of every evaluation: masks as published, the same each time.
+    """Returns the evaluation options, with a fixed seed and the published masking settings.
 
-    The run's --ngram, --masked_lm_prob, --mask_token_rate and --random_token_rate have no effect,
-    so that metrics can be compared among runs and with pipelines.evaluate. Static examples are
-    already masked.
+    The --ngram, --masked_lm_prob, --mask_token_rate and --random_token_rate of a run are ignored,
+    so that metrics are comparable between runs and with pipelines.evaluate. Static examples are
+    already masked, and are not masked again.
     """
     static = {manifest.max_predictions_per_seq for manifest in manifests} - {None}
     return ExampleOptions(
@@ -197,16 +198,17 @@ def evaluation_dataset(
     with_lengths: bool = False,
     context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
-    """Returns one pass over a split in the order of its files, with the same masks at every call.
+    """Returns one pass over a split in file order, with the same masks at every call.
 
-    Several hosts share the examples. A batch holds rows for one replica, and all replicas have the
-    same number of batches. Batches are filled up with rows of weight 0, so each example counts
-    once. "nsp" takes B from the neighbouring row, and neighbours in a file may be of one document.
-    So rows of the first half of the split alternate with rows of the second half.
+    The examples are divided among the hosts. Each batch contains the rows of one replica, and all
+    replicas get the same number of batches. Batches are padded with rows of weight 0, so each
+    example counts once. "nsp" takes B from the neighbouring row, and neighbouring rows of a file
+    can be from the same document. For "nsp", rows of the first half of the split therefore
+    alternate with rows of the second half.
 
-    `batch_size` counts the rows of all replicas. `num_examples` is the size of a sample, the same
-    at every call; None: the whole split. `with_lengths` adds sentence_pairs.length_features. For
-    the other arguments see pretraining_dataset.
+    `batch_size` is the number of rows over all replicas. `num_examples` is the size of the sample,
+    which is the same at every call; None means the whole split. If `with_lengths` is True, batches
+    include sentence_pairs.length_features. For the other arguments see pretraining_dataset.
     """
     context = context or tf.distribute.InputContext()
     rows = context.get_per_replica_batch_size(batch_size)
@@ -231,14 +233,14 @@ def evaluation_dataset(
         turns = tf.data.Dataset.zip((records.take(half), records.skip(half).take(half)))
         turns = turns.flat_map(lambda *pair: tf.data.Dataset.from_tensor_slices(tf.stack(pair)))
         records = turns.concatenate(records.skip(2 * half))
-    # Hosts share blocks of _EVALUATION_ROWS rows, for which masks are drawn together.
+    # Each host gets whole blocks of _EVALUATION_ROWS rows. Masks are drawn once per block.
     hosts = context.num_input_pipelines
     dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(), records.batch(_EVALUATION_ROWS)))
     dataset = dataset.shard(hosts, context.input_pipeline_id)
     dataset = dataset.map(make_rows, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     dataset = dataset.rebatch(rows).map(fill).map(lambda batch: _with_static_rows(batch, rows))
     if hosts > 1 or rows < batch_size:
-        # The first host has the most rows, as the hosts take turns.
+        # Hosts take turns, so the first host gets the most rows.
         rounds, rest = divmod(total, _EVALUATION_ROWS * hosts)
         most = rounds * _EVALUATION_ROWS + min(rest, _EVALUATION_ROWS)
         steps = -(-most // (batch_size // hosts))
@@ -251,8 +253,8 @@ def evaluation_dataset(
 def sampled_records(
     record_dir: str, manifest: Manifest, split: str, num_examples: int | None
 ) -> tf.data.Dataset:
-    """Returns serialized records of a split, in the order of its files; see `sample_counts`."""
-    # The dtype is named, because TensorFlow makes an empty list float32.
+    """Returns serialized records of a split in file order, sampled by `sample_counts`."""
+    # The dtype is required, because TensorFlow converts an empty list to float32.
     files = tf.constant(manifest.paths(record_dir, split), tf.string)
     counts = sample_counts(manifest.splits[split].shards, num_examples)
     slices = tf.data.Dataset.from_tensor_slices((files, counts)).filter(lambda _, count: count > 0)
@@ -260,10 +262,10 @@ def sampled_records(
 
 
 def sample_counts(shards: Sequence[Shard], num_examples: int | None) -> np.ndarray:
-    """Returns how many records to take from the beginning of each shard, int64.
+    """Returns the number of records to take from the start of each shard, int64 [number of shards].
 
-    Records are in random order, so the first ones are a sample of a shard. Counts are proportional
-    to the shards' sizes. If there are very many shards, only some random ones are opened.
+    Records of a shard are in random order, so the first records are a random sample. The counts are
+    proportional to shard sizes. A sample uses at most _MAX_SAMPLED_SHARDS shards, chosen at random.
     """
     counts = np.array([shard.examples for shard in shards], np.int64)
     if num_examples is None or num_examples >= counts.sum():
@@ -272,7 +274,7 @@ def sample_counts(shards: Sequence[Shard], num_examples: int | None) -> np.ndarr
     chosen = np.zeros(len(shards), bool)
     chosen[rng.permutation(len(shards))[:_MAX_SAMPLED_SHARDS]] = True
     ends = np.cumsum(np.where(chosen, counts, 0))
-    # Rounding the cumulative sums keeps each shard within one record of its share.
+    # Round the cumulative sums, so that the rounding error of each count is at most one record.
     ends = np.round(ends * (min(num_examples, ends[-1]) / ends[-1])).astype(np.int64)
     return np.diff(ends, prepend=0)
 
@@ -284,7 +286,7 @@ def _host_records(
     global_batch_size: int,
     context: tf.distribute.InputContext,
 ) -> tf.data.Dataset:
-    """Returns this host's rows of each global batch as raw records, across groups and epochs."""
+    """Returns the raw records of this host's rows of each global batch."""
     hosts, host = context.num_input_pipelines, context.input_pipeline_id
     host_rows = global_batch_size // hosts
 
@@ -302,12 +304,12 @@ def _host_records(
 def _shuffled_records(
     source: Source, seed: int, start: int, is_ours: Callable[[tf.Tensor], tf.Tensor] | None = None
 ) -> tf.data.Dataset:
-    """Returns the raw records of a source without end, from number `start` on, in groups.
+    """Returns an infinite dataset of the raw records of a source, one element per group.
 
-    `start` is counted from the beginning of the run; it may be beyond the first epoch. `is_ours`
-    maps numbers of records in the run to whether to return them (int64 [n] -> bool [n]); default:
-    all. The other records are read, but not kept. That is simple and exact, but every host reads
-    the whole data set.
+    `start` is the number of the first record, counted from the start of the run. It can be past the
+    first epoch. `is_ours` maps record numbers, int64 [n], to bool [n]: True for the records to
+    return. Default: all. Other records are read and dropped. This is simple and exact, but every
+    host reads the whole data set.
     """
     paths = tf.constant(source.manifest.paths(source.record_dir, "train"))
 
@@ -319,7 +321,7 @@ def _shuffled_records(
             order = tf.boolean_mask(order, is_ours(numbers))
             total = tf.reduce_sum(slices.counts)
             kept = tf.scatter_nd(order[:, tf.newaxis], tf.ones_like(order), [total])
-            # Renumber: place among the kept records.
+            # Convert record numbers to indices into the kept records.
             order = tf.gather(tf.cumsum(kept) - 1, order)
 
         def read(file, offset, count, begin):
@@ -329,22 +331,22 @@ def _shuffled_records(
             return records.map(lambda r: tf.boolean_mask(r, kept[begin : begin + count] > 0))
 
         slices = (tf.gather(paths, slices.shards), slices.offsets, slices.counts, begins)
-        # Pass on whole slices: passing on single records takes ten times as long as reading them.
+        # Interleave whole slices. Interleaving single records takes ten times as long as reading.
         records = tf.data.Dataset.from_tensor_slices(slices).interleave(
             read, cycle_length=_SLICES_AT_A_TIME, num_parallel_calls=_SLICES_AT_A_TIME
         )
-        # One element: all records of the group, in the order on disk.
+        # Combine all records of the group, which are in disk order, into one element.
         return records.rebatch(tf.int64.max).map(lambda r: tf.gather(r, order))
 
-    # Whole groups, shuffled; the next group is read while this one is used.
+    # Prefetching reads the next group while the current group is used.
     groups = shuffled_groups(source.manifest.splits["train"].shards, seed, start)
     return groups.flat_map(read_in_order).prefetch(1)
 
 
 def _read_slice(file: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
-    """Returns `count` records of a file, from a byte on, as one element.
+    """Returns a dataset with one element: `count` records of a file, starting at byte `offset`.
 
-    tf.data.TFRecordDataset cannot seek.
+    Uses the raw op, because tf.data.TFRecordDataset cannot seek.
     """
     variant = tf.raw_ops.TFRecordDatasetV2(
         filenames=[file], compression_type="", buffer_size=_READ_BYTES, byte_offsets=[offset]
@@ -354,9 +356,9 @@ def _read_slice(file: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.data
 
 
 def _mixed_records(sources: Sequence[Source], seed: int, start: int) -> tf.data.Dataset:
-    """Returns the raw records of several sources one by one, from row `start` of the run on.
+    """Returns a dataset of single raw records of several sources, starting at row `start`.
 
-    Each source has its own epochs and holds one group in memory.
+    Each source has its own epochs and keeps one group in memory.
     """
     quotas = [source.quota for source in sources]
     streams = [
@@ -372,7 +374,7 @@ def _example_maker(
     tokenizer: AlbertTokenizer,
     with_lengths: bool = False,
 ) -> Callable[[tf.Tensor, dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
-    """Returns (serialized records, draws for the same rows) -> batch."""
+    """Returns a function that maps serialized records and their random draws to a batch."""
     if isinstance(manifest, ReferenceManifest):
         return lambda records, _: parse_examples(records, options, with_lengths)
     make_examples = example_maker(options, tokenizer, with_lengths)

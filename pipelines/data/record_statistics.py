@@ -1,4 +1,4 @@
-"""Statistics of examples (lengths, masks, labels, pieces), as text and as a picture."""
+"""Computes statistics of examples (lengths, masks, labels, pieces) and formats or plots them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from albert_tf.jobs import pictures
 from albert_tf.text.tokenization import AlbertTokenizer
 from .masking import unmask
 
-_BINS = 20  # bins of the positions in a text
+_BINS = 20  # number of bins for positions in a text
 _COLOUR, _DARK = "#4c78a8", "#333333"
-_MOST_RUN = 8  # longer runs count as runs of this length
-_MOST_PIECES = 4  # longer words count as words of this length
-_FREQUENT = 15  # pieces in the list of the most frequent
+_MOST_RUN = 8  # longer runs are counted as runs of this length
+_MOST_PIECES = 4  # longer words are counted as words of this length
+_FREQUENT = 15  # length of the list of most frequent pieces
 
 
 class ExampleStatistics:
-    """Accumulates statistics of training examples, batch by batch.
+    """Accumulates statistics of training examples over batches.
 
-    `swaps`: see sentence_pairs.SentenceObjective.
+    For `swaps` see sentence_pairs.SentenceObjective.
     """
 
     def __init__(self, tokenizer: AlbertTokenizer, swaps: bool = True):
@@ -31,7 +31,7 @@ class ExampleStatistics:
         self._sums: dict[str, Any] = {}
 
     def add(self, batch: dict[str, np.ndarray]) -> None:
-        """Counts the examples of a batch; skips rows of padding."""
+        """Adds the examples of a batch. Padding rows are skipped."""
         real = batch["input_mask"].any(axis=1)
         if real.any():
             counts = self._count({name: values[real] for name, values in batch.items()})
@@ -52,10 +52,10 @@ class ExampleStatistics:
         end = length[:, np.newaxis] - 1
         len_b = batch["input_type_ids"].sum(axis=1)
         first_sep = end - len_b[:, np.newaxis]
-        # All pieces but [CLS] and [SEP].
+        # All pieces except [CLS] and [SEP].
         text = (position > 0) & (position < end) & (position != first_sep)
         place = np.minimum(_BINS * (position - 1) // np.maximum(end - 1, 1), _BINS - 1)
-        # The last piece before the split ends A, or ends B if the parts were swapped.
+        # The piece before the split is the end of A, or the end of B if A and B were swapped.
         first = np.where(changed & self._swaps, len_b - 1, first_sep[:, 0] - 1)[labelled]
         split = (_BINS * (first / text.sum(axis=1)[labelled])).astype(int)
         opens_part = (position == 1) | (position == first_sep + 1)
@@ -68,7 +68,7 @@ class ExampleStatistics:
             "predictions": masked.sum(),
             "mask": is_mask.sum(),
             "kept": (~is_mask & (now == then)).sum(),
-            # In the order of the labels' names.
+            # In the same order as the names of the labels.
             "labels": np.array([(labelled & ~changed).sum(), changed.sum(), (~labelled).sum()]),
             "splits": np.bincount(split, minlength=_BINS)[:_BINS],
             "pieces": np.bincount(ids[text], minlength=self._tokenizer.vocab_size),
@@ -76,13 +76,13 @@ class ExampleStatistics:
             "masked_places": np.bincount(place[text & masked], minlength=_BINS),
             "words": np.bincount(pieces_of_word, minlength=_MOST_PIECES + 1),
             "masked_words": np.bincount(pieces_of_word[masked[starts]], minlength=_MOST_PIECES + 1),
-            # All examples are flattened into one row; runs end where a part of an example begins.
+            # All examples are flattened into one row. Each part of an example starts a new run.
             "word_runs": _runs(masked[starts], opens_part[starts]),
             "piece_runs": _runs(masked[text], opens_part[text]),
         }
 
     def result(self) -> dict:
-        """Returns the figures; shares between 0 and 1."""
+        """Returns a dict of the accumulated statistics. Ratios are between 0 and 1."""
         sums = self._sums
         pieces, predictions = sums["pieces"], sums["predictions"]
         num_pieces = np.arange(len(sums["lengths"])) @ sums["lengths"]
@@ -116,9 +116,9 @@ class ExampleStatistics:
 
 
 def _runs(masked: np.ndarray, opens: np.ndarray) -> np.ndarray:
-    """Counts runs of masked neighbours by length: int64 [_MOST_RUN + 1].
+    """Counts runs of consecutive masked elements by length, int64 [_MOST_RUN + 1].
 
-    `opens` is true where a new run must begin.
+    `opens` is True where a new run must start.
     """
     begins = masked & (opens | ~np.pad(masked, [1, 0])[:-1])
     lengths = np.bincount(np.cumsum(begins)[masked])[1:]
@@ -126,12 +126,12 @@ def _runs(masked: np.ndarray, opens: np.ndarray) -> np.ndarray:
 
 
 def _share(part, whole) -> Any:
-    """Returns part / whole as a float or a list of floats; 0 where `whole` is 0."""
+    """Returns part / whole as a float or a list of floats; the result is 0 where `whole` is 0."""
     return (part / np.maximum(whole, 1)).tolist()
 
 
 def report(result: dict, label_names: Sequence[str]) -> str:
-    """Formats the figures of `ExampleStatistics.result`, and of the records if it has them."""
+    """Formats the output of `ExampleStatistics.result`, including record statistics if present."""
 
     def percent(shares, digits=1):
         return " ".join(f"{100 * share:.{digits}f}" for share in shares)
@@ -180,7 +180,7 @@ def report(result: dict, label_names: Sequence[str]) -> str:
 
 
 def draw(result: dict, label_names: Sequence[str], path: str) -> None:
-    """Draws the figures of `ExampleStatistics.result` as a PNG."""
+    """Plots the output of `ExampleStatistics.result` and writes the plots to a PNG file."""
     figure = pictures.new_figure(17, 8)
     axes = iter(figure.subplots(2, 4).flat)
     _draw_masks(axes, result)
@@ -202,7 +202,7 @@ def _panel(axes, title, x_label, y_label="%"):
 
 
 def _bars(axes, title, x_label, shares, names=None, y_label="%"):
-    """Draws a bar for each share. `names` default to 1, 2, ..., the last one with a "+"."""
+    """Draws a bar for each share. The default `names` are 1, 2, ..., with "+" after the last."""
     names = names or [*range(1, len(shares)), f"{len(shares)}+"]
     axis = _panel(axes, title, x_label, y_label)
     drawn = axis.bar([str(n) for n in names], [100 * s for s in shares], color=_COLOUR)

@@ -1,19 +1,19 @@
-"""The manifest of a record directory, and the format of a segment record.
+"""Defines the manifest of a record directory and the format of segment records.
 
-There are two formats: segment records, from which examples are drawn again at every epoch, and the
-reference's static examples (see reference_examples.py). The manifest of either format describes the
-files for training.
+There are two record formats. From segment records, training draws new examples at every epoch. The
+other format contains the reference's static examples (see reference_examples.py). In both formats a
+manifest describes the files for training.
 
-A directory of segment records holds `train-00003-of-00012.tfrecord` and
+A directory of segment records contains files such as `train-00003-of-00012.tfrecord` and
 `heldout-00003-of-00012.tfrecord` (uncompressed tf.train.Example, in random order) and
-`manifest.json`, which is written last. A record is one contiguous chunk of one document, tokenized
-once, unpadded, without special pieces:
+`manifest.json`, which is written last. Each record is one contiguous chunk of one document. It is
+already tokenized, not padded, and contains no special pieces:
 
   input_ids        int64 [n], 1 <= n <= max_seq_length - 3: pieces
-  sentence_starts  int64 [m], first 0, increasing, all < n: the first piece of each sentence
-  room_before      int64 [1]: unused room of the previous segment, in pieces; see segments.Segment
-  opens_document   int64 [1]: 1 = the document's first segment
-  document_id      int64 [1]: a hash of the document's first sentences
+  sentence_starts  int64 [m], starts with 0, increasing, < n: indices of sentences' first pieces
+  room_before      int64 [1]: number of unused pieces in the previous segment; see segments.Segment
+  opens_document   int64 [1]: 1 = first segment of the document
+  document_id      int64 [1]: hash of the document's first sentences
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .segments import Segment
 MANIFEST_FILE = "manifest.json"
 SPLITS = ("train", "heldout")
 
-# Most parts of a shard: training reads one part of each of many shards at a time.
+# Maximum number of parts of a shard. Training reads one part of each of many shards at a time.
 MAX_PARTS = 256
 _MIN_PART_BYTES = 1 << 16
 _TFRECORD_FRAME_BYTES = 16
@@ -57,18 +57,18 @@ SEGMENT_FEATURES = {
 
 
 def serialize(features: dict[str, Sequence[float]]) -> bytes:
-    """Returns a tf.train.Example; each feature holds ints only or floats only."""
+    """Serializes a tf.train.Example. Each feature must contain only ints or only floats."""
     example = tf.train.Example()
     for name, values in features.items():
         feature = example.features.feature[name]
         kind = feature.float_list if isinstance(values[0], float) else feature.int64_list
         kind.value.extend(values)
-    # Otherwise the order of features, and so the shard's checksum, could vary.
+    # Otherwise the order of the features, and therefore the shard's checksum, could vary.
     return example.SerializeToString(deterministic=True)
 
 
 def serialize_segment(segment: Segment, document_id: int) -> bytes:
-    """Returns the bytes of one record."""
+    """Serializes a segment to a record."""
     return serialize(
         {
             "input_ids": segment.input_ids,
@@ -81,7 +81,7 @@ def serialize_segment(segment: Segment, document_id: int) -> bytes:
 
 
 def parse_segments(records: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns the features of serialized records [b]; pieces and starts as ragged int32."""
+    """Parses serialized records, string [b]. Pieces and sentence starts become ragged int32."""
     segments = tf.io.parse_example(records, SEGMENT_FEATURES)
     for name in ("input_ids", "sentence_starts"):
         segments[name] = tf.cast(segments[name], tf.int32)
@@ -89,7 +89,7 @@ def parse_segments(records: tf.Tensor) -> dict[str, tf.Tensor]:
 
 
 def write_records(path: str, records: Iterable[bytes]) -> dict[str, Any]:
-    """Writes a TFRecord file; returns the fields of its Shard that follow from its bytes."""
+    """Writes a TFRecord file and returns the fields of its Shard that depend on the content."""
     record_bytes = array.array("q")
     with tf.io.TFRecordWriter(path) as writer:
         for record in records:
@@ -99,7 +99,7 @@ def write_records(path: str, records: Iterable[bytes]) -> dict[str, Any]:
 
 
 def shard_layout(record_bytes: Sequence[int]) -> dict[str, Any]:
-    """Returns the fields of a Shard that follow from the sizes of its serialized records."""
+    """Returns the fields of a Shard that depend on the sizes of its serialized records."""
     ends = np.cumsum(np.asarray(record_bytes, np.int64) + _TFRECORD_FRAME_BYTES)
     size = int(ends[-1]) if len(ends) else 0
     count = max(1, min(MAX_PARTS, size // _MIN_PART_BYTES, len(ends)))
@@ -116,52 +116,52 @@ class Shard:
     """One file of records."""
 
     file: str  # name in the record directory, or a full path
-    source: str  # description of the input, for people
+    source: str  # readable description of the input
     examples: int
-    pieces: int  # in static examples this includes special pieces
+    pieces: int  # in static examples, including special pieces
     bytes: int
     sha256: str
-    # Byte at which each part begins, with record number examples * part // len(part_offsets).
+    # Byte offset of each part. Part i starts at record examples * i // len(part_offsets).
     part_offsets: Sequence[int]
 
 
 @dataclass(frozen=True)
 class Split:
-    """The shards of one split, in order; none is empty."""
+    """The shards of one split, in order. No shard is empty."""
 
     shards: tuple[Shard, ...]
 
     @property
     def examples(self) -> int:
-        """Records in all shards."""
+        """Number of records in all shards."""
         return sum(shard.examples for shard in self.shards)
 
     @property
     def pieces(self) -> int:
-        """Pieces in all records."""
+        """Number of pieces in all records."""
         return sum(shard.pieces for shard in self.shards)
 
 
 def make_splits(units: Iterable[dict[str, Sequence[dict]]]) -> dict[str, Split]:
-    """Returns both splits of a job; each unit maps a split to the fields of its shards."""
+    """Collects the shards of both splits. Each unit maps a split to the fields of its shards."""
     units = list(units)
     shards = {name: [Shard(**s) for unit in units for s in unit.get(name, ())] for name in SPLITS}
     return {name: Split(tuple(shards[name])) for name in SPLITS}
 
 
 class Manifest:
-    """The description of a record directory, of either format, for training."""
+    """Describes a record directory for training. Base class of both formats."""
 
     format: ClassVar[str]
-    special_pieces: ClassVar[int]  # in an example, beyond the pieces of its record
+    special_pieces: ClassVar[int]  # number of special pieces that are added to each record
     max_predictions_per_seq: int | None  # None: predictions are drawn in training
     heldout_split: dict[str, Any] | None  # settings that select the held-out documents
-    share_with_order: float | None  # of segments with an order label; None: static examples
+    share_with_order: float | None  # ratio of segments with an order label; None: static examples
     splits: dict[str, Split]
 
     @classmethod
     def read(cls, record_dir: str) -> SegmentManifest | ReferenceManifest:
-        """Reads the manifest of a record directory; raises a UserError without a valid one."""
+        """Reads the manifest of a record directory; raises a UserError if it is not valid."""
         path = os.path.join(record_dir, MANIFEST_FILE)
         if not tf.io.gfile.exists(path):
             raise UserError(
@@ -184,7 +184,7 @@ class Manifest:
 
     @classmethod
     def read_finished(cls, output_dir: str) -> SegmentManifest | ReferenceManifest | None:
-        """Reads and prints the manifest of a finished job; None: the job is not finished."""
+        """Reads the manifest and prints a summary; returns None if the job is not finished."""
         if not tf.io.gfile.exists(os.path.join(output_dir, MANIFEST_FILE)):
             return None
         manifest = cls.read(output_dir)
@@ -192,12 +192,12 @@ class Manifest:
         return manifest
 
     def summary(self) -> str:
-        """Returns the number of records, for people."""
+        """Returns a readable summary of the records."""
         counts = [f"{self.splits[name].examples:,} {name}" for name in SPLITS]
         return " and ".join(counts) + self._summary_of_records()
 
     def write(self, record_dir: str) -> None:
-        """Writes manifest.json, which marks the records of the directory as finished."""
+        """Writes manifest.json, which marks the record directory as finished."""
         values = {"format": self.format, **dataclasses.asdict(self)}
         values["splits"] = {
             name: {
@@ -218,11 +218,11 @@ class Manifest:
 
     @property
     def mean_length(self) -> float:
-        """Mean number of pieces in an example of training, special ones included."""
+        """Mean number of pieces in a training example, including special pieces."""
         return self.splits["train"].pieces / self.splits["train"].examples + self.special_pieces
 
     def fingerprint(self) -> str:
-        """Returns a hash of the records that does not depend on their directory and input paths."""
+        """Returns a hash of the records that is independent of the directory and input paths."""
         shards = [
             (name, os.path.basename(shard.file), shard.sha256)
             for name in SPLITS
@@ -233,14 +233,14 @@ class Manifest:
     def check(self, record_dir: str, tokenizer: AlbertTokenizer, options: ExampleOptions) -> None:
         """Raises a UserError if the records do not match the tokenizer or the options.
 
-        Missing files and files of the wrong size are errors, too.
+        Missing files and files of the wrong size also raise a UserError.
         """
         records = f"the records in {record_dir!r}"
         if tokenizer.sha256 != self.vocab_sha256:
             raise UserError(
                 f"{records} were made with another vocabulary (of {self.vocab_size} pieces, "
                 f"SHA-256 {self.vocab_sha256[:12]}…) than the one given (of "
-                f"{tokenizer.vocab_size}, {tokenizer.sha256[:12]}…): give that one, or make "
+                f"{tokenizer.vocab_size}, {tokenizer.sha256[:12]}…): pass the first one, or make "
                 "records again with pipelines.create_pretraining_data"
             )
         if tokenizer.do_lower_case != self.do_lower_case:
@@ -262,7 +262,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class SegmentManifest(Manifest):
-    """The content of a directory of segments and its settings. Counts are over both splits."""
+    """Settings and content of a directory of segments. Counts are totals over both splits."""
 
     format: ClassVar[str] = "segments"
     special_pieces: ClassVar[int] = NUM_SPECIAL_PIECES
@@ -280,15 +280,15 @@ class SegmentManifest(Manifest):
     sentences: int
     segments: int
     segments_with_order: int  # see segments.has_order
-    openings_with_order: int  # segments with order that open their document
+    openings_with_order: int  # like segments_with_order, but only first segments of documents
     pieces: int
     skipped_lines: int
     splits: dict[str, Split]
-    duplicate_documents: int = 0  # skipped; not in any other count
+    duplicate_documents: int = 0  # skipped, not included in any other count
 
     @property
     def share_with_order(self) -> float:
-        """The share of segments that can have a sentence-order label: segments.has_order."""
+        """Ratio of segments that can have a sentence-order label: see segments.has_order."""
         return self.segments_with_order / max(self.segments, 1)
 
     @property
@@ -317,11 +317,11 @@ class SegmentManifest(Manifest):
 
 @dataclass(frozen=True)
 class ReferenceManifest(Manifest):
-    """The content of a set of static examples, the reference's own or ours."""
+    """Settings and content of static examples, written by the reference or by this project."""
 
     format: ClassVar[str] = "reference"
     special_pieces: ClassVar[int] = 0
-    heldout_split: ClassVar[None] = None  # unknown: the files' author chose it
+    heldout_split: ClassVar[None] = None  # unknown; depends on how the files were written
     share_with_order: ClassVar[None] = None
 
     max_seq_length: int
@@ -331,7 +331,7 @@ class ReferenceManifest(Manifest):
     vocab_size: int
     do_lower_case: bool
     code_version: str
-    drawn_with: dict[str, Any]  # settings of create_pretraining_data; empty: other records
+    drawn_with: dict[str, Any]  # settings of create_pretraining_data; empty for other records
     splits: dict[str, Split]
 
     def _summary_of_records(self) -> str:

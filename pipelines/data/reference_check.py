@@ -1,4 +1,4 @@
-"""Checks one file of the reference's static examples: a unit of pipelines.index_records."""
+"""Validates files of the reference's static examples for pipelines.index_records."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .reference_examples import check_examples, example_lengths
 from .shard_writer import load_tokenizer
 from .unit_job import Unit
 
-# Number of records to check in one call.
+# Number of records to check per call.
 _BATCH = 256
 
 
 @dataclass(frozen=True)
 class FileUnit(Unit):
-    """A TFRecord file of `split`."""
+    """A unit of work: one TFRecord file of `split`."""
 
     path: str
     split: str
@@ -36,7 +36,7 @@ def first_lengths(paths: Sequence[str]) -> tuple[int, int] | None:
 
 
 def check_file(unit: FileUnit, lengths: tuple[int, int], spm_model_file: str) -> dict:
-    """Checks a file, whose records must have `lengths` (L, P); returns the unit's marker."""
+    """Validates a file of records with `lengths` (L, P); returns the content of the unit's file."""
     tokenizer = load_tokenizer(spm_model_file)
     pieces = 0
     record_bytes = array.array("q")
@@ -63,7 +63,7 @@ def check_file(unit: FileUnit, lengths: tuple[int, int], spm_model_file: str) ->
 
 
 def _records(path: str) -> Iterator[bytes]:
-    """Yields the records; raises a UserError if the file is truncated, damaged or no TFRecord."""
+    """Yields the records; raises a UserError if the file is damaged or not a TFRecord file."""
     number = 0
     try:
         for record in tf.data.TFRecordDataset(path).as_numpy_iterator():

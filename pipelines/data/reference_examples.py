@@ -1,16 +1,16 @@
-"""The reference's static examples: one record is one padded, masked example.
+"""Parses, serializes and checks the reference's static examples, which are padded and masked.
 
-A record is an uncompressed tf.train.Example with the features of the reference's
+Each record is an uncompressed tf.train.Example with the features of the reference's
 create_pretraining_data.py (L = max_seq_length, P = max_predictions_per_seq; padding is 0):
 
   input_ids             int64 [L]: pieces after masking
   input_mask            int64 [L]: 1 = real
   segment_ids           int64 [L]: 1 = B and its [SEP]
-  token_boundary        int64 [L]: 1 = [CLS], [SEP] or a piece that begins a word
+  token_boundary        int64 [L]: 1 = [CLS], [SEP] or a piece that starts a word
   masked_lm_positions   int64 [P]: ascending
   masked_lm_ids         int64 [P]: the original pieces
-  masked_lm_weights     float32 [P]: 1 = a prediction
-  next_sentence_labels  int64 [1]: 1 = swapped, or from another document
+  masked_lm_weights     float32 [P]: 1 = prediction
+  next_sentence_labels  int64 [1]: 1 = A and B are swapped, or B is from another document
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .records import serialize
 
 
 def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict:
-    """Returns the features that training reads, in the form that tf.io.parse_example expects."""
+    """Returns the specification of the training features for tf.io.parse_example."""
     lengths = {
         **dict.fromkeys(FEATURES, max_seq_length),
         **dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), max_predictions_per_seq),
@@ -43,11 +43,11 @@ def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict
 def parse_examples(
     records: tf.Tensor, options: ExampleOptions, with_lengths: bool = False
 ) -> dict[str, tf.Tensor]:
-    """Returns static examples as a batch, with the names, shapes and dtypes of example_maker.
+    """Parses static examples to a batch with the names, shapes and dtypes of example_maker.
 
-    An example with two parts has a sentence label, unless the objective is "none". `with_lengths`
-    adds `length_features`, int32 [b, 2]: the numbers of pieces of the parts, as the lengths of
-    their sentences are unknown.
+    Examples with two parts have a sentence label, unless the objective is "none". If `with_lengths`
+    is True, the batch includes `length_features`, int32 [b, 2]: the numbers of pieces in A and in
+    B, including special pieces. The lengths of single sentences are unknown.
     """
     lengths = options.max_seq_length, options.max_predictions_per_seq
     parsed = tf.io.parse_example(records, training_features(*lengths))
@@ -64,18 +64,18 @@ def parse_examples(
         "masked_lm_weights": parsed["masked_lm_weights"],
         "sentence_order_labels": labels,
         "sentence_order_weights": tf.cast(has_label, tf.float32),
-        "opens_document": tf.zeros_like(labels),  # not known
+        "opens_document": tf.zeros_like(labels),  # unknown
     }
 
 
 def serialize_examples(
     batch: dict[str, np.ndarray], word_starts: np.ndarray, tokenizer: AlbertTokenizer
 ) -> list[bytes]:
-    """Serialises a batch of examples into records."""
-    # Word starts come from the text before masking.
+    """Serialises a batch of examples to records."""
+    # Word starts are determined from the text before masking.
     text = unmask(batch)
     special = (text == tokenizer.cls_id) | (text == tokenizer.sep_id)
-    # The first piece of a part begins a word, even if a sentence was cut inside a word.
+    # The first piece of a part counts as a word start, even if a sentence was cut inside a word.
     opens = np.pad(special, [[0, 0], [1, 0]])[:, :-1]
     boundary = (special | opens | word_starts[text]) & (batch["input_mask"] == 1)
     columns = {
@@ -91,7 +91,7 @@ def serialize_examples(
 
 
 def example_lengths(record: bytes) -> tuple[int, int]:
-    """Returns L and P of a record, 0 for a missing feature."""
+    """Returns L and P of a record. A missing feature has length 0."""
     try:
         feature = tf.train.Example.FromString(record).features.feature
     except DecodeError:
@@ -103,7 +103,7 @@ def example_lengths(record: bytes) -> tuple[int, int]:
 def check_examples(
     records: Sequence[bytes], lengths: Sequence[int], tokenizer: AlbertTokenizer
 ) -> tuple[int, tuple[int, str] | None]:
-    """Returns the number of pieces in the records, and the first fault (index, problem) or None."""
+    """Returns the number of pieces, and (index, problem) of the first invalid record or None."""
     features = training_features(*lengths)
     for index, record in enumerate(records):
         if problem := _schema_fault(record, features):
@@ -124,7 +124,7 @@ def check_examples(
         != tokenizer.cls_id,
         "segment_ids has other values than 0 and 1": (types != 0) & (types != 1),
         "masked_lm_weights has other values than 0 and 1": (weights != 0) & (weights != 1),
-        # Unused predictions, of weight 0, may have any position in the padded row.
+        # Unused predictions (weight 0) can have any position in the padded row.
         "masked_lm_positions points beyond the text": (positions < 0)
         | (positions >= np.where(weights == 1, used[:, np.newaxis], lengths[0])),
         "next_sentence_labels is neither 0 nor 1": parsed["next_sentence_labels"] >> 1 != 0,

@@ -1,12 +1,12 @@
-"""Draws static examples in the reference's format from segment records.
+"""Creates static examples in the reference's format from segment records.
 
-The training graph computes the examples, in several passes over the segments. One pass over one
-segment shard is a unit of work. Held-out segments get one pass: counting them several times would
-make an evaluation look more certain than it is.
+The training graph computes the examples in several passes over the segments. One pass over one
+shard of segments is a unit of work. Held-out segments get only one pass, because repeated examples
+would make evaluation results look more certain than they are.
 
-Deviation: some segments get no sentence label (see sentence_pairs), which the format cannot
-express. They are written as `[CLS] A [SEP]` with a random label, so other programs learn that a
-single part has no order. Our own training gives these examples no weight.
+Deviation: some segments have no sentence label (see sentence_pairs), which the format cannot
+express. They are written as `[CLS] A [SEP]` with a random label, so that models trained by other
+programs learn that a single part has no order. Our own training gives these labels weight 0.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .reference_examples import serialize_examples
 from .shard_writer import Settings, load_tokenizer
 from .unit_job import Unit
 
-# The subdirectory with the segments from which the static examples are drawn.
+# Subdirectory of the segment records from which the static examples are drawn.
 SEGMENTS_DIR = "segments"
 
-# Number of rows per call of the graph.
+# Number of rows per call of the graph function.
 _ROWS = 256
 
 
@@ -39,14 +39,14 @@ _ROWS = 256
 class PassUnit(Unit):
     """One pass over a shard of segments."""
 
-    source: str  # file of the shard in the segments' directory
+    source: str  # name of the shard's file in SEGMENTS_DIR
     split: str
-    first: int  # number of the shard's first segment, counted over all shards of both splits
-    pass_number: int  # counted from 0
+    first: int  # index of the shard's first segment, counted over all shards of both splits
+    pass_number: int  # starts at 0
 
 
 def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[PassUnit]:
-    """Returns the units: `dupe_factor` passes over training shards, one over held-out shards."""
+    """Returns `dupe_factor` units for each training shard and one unit for each held-out shard."""
     units, first = [], 0
     for split in SPLITS:
         for shard in segments.splits[split].shards:
@@ -58,10 +58,10 @@ def plan_passes(segments: SegmentManifest, dupe_factor: int) -> list[PassUnit]:
 
 
 def write_pass(unit: PassUnit, settings: Settings, options: ExampleOptions) -> dict:
-    """Writes the examples of a unit; returns the unit's marker with counts of the examples.
+    """Writes the examples of a unit; returns the content of the unit's file.
 
-    The shard gets its final name when it is complete. Its bytes depend on segments and options
-    only, because (seed, pass, position) determine order and draws.
+    The shard is renamed to its final name when it is complete. Its bytes depend only on the
+    segments and options, because order and draws are determined by (seed, pass, position).
     """
     tokenizer = load_tokenizer(settings.spm_model_file, settings.do_lower_case)
     word_starts, make_examples = tokenizer.word_starts(), _example_graph(options, tokenizer)
@@ -101,7 +101,7 @@ def write_pass(unit: PassUnit, settings: Settings, options: ExampleOptions) -> d
 
 @functools.lru_cache(maxsize=1)
 def _example_graph(options: ExampleOptions, tokenizer: AlbertTokenizer):
-    """Returns a graph (records, seed [2], position of the first) -> examples, once per process."""
+    """Returns a graph function that converts records to examples; created once per process."""
     make = example_maker(options, tokenizer)
 
     @tf.function(

@@ -1,4 +1,4 @@
-"""Splits documents into segments, contiguous chunks of whole sentences. No piece is lost."""
+"""Splits documents into segments: contiguous chunks of whole sentences. No piece is dropped."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import NamedTuple
 
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 
-# Pieces that a segment may leave unused in order to cut a sentence between two words.
+# Maximum number of pieces that a segment leaves unused to cut a sentence between two words.
 _MAX_UNUSED = 8
 
 SHORTEST_RUN = 3  # minimum number of pieces in a run of words; see cut_runs
 
-# `room_before` of a segment that opens with the rest of a cut sentence. It gets no order label.
+# `room_before` of a segment that starts inside a cut sentence. Such a segment has no order label.
 NO_ROOM = -1
 
 
 class Segment(NamedTuple):
-    """One contiguous chunk of one document."""
+    """A contiguous chunk of one document."""
 
     input_ids: list[int]
-    sentence_starts: list[int]  # first piece of each sentence or rest of a sentence; begins with 0
-    # Number of pieces that were free in the previous segment: too few for the first sentence of
-    # this one. 0 at the opening of a document; or NO_ROOM.
+    sentence_starts: list[int]  # index of the first piece of each sentence; starts with 0
+    # Number of pieces left unused in the previous segment, too few for the first sentence of this
+    # segment. 0 at the start of a document. NO_ROOM if the segment starts inside a cut sentence.
     room_before: int
     opens_document: bool
 
@@ -31,9 +31,9 @@ class Segment(NamedTuple):
 def has_order(segment: Segment) -> bool:
     """Returns whether a segment can have a sentence-order label: see sentence_pairs.
 
-    It has none if no later sentence is longer than `room_before`, or if the segment opens with the
-    rest of a cut sentence. The first case holds for 24 %, 19 % and 5 % of the segments inside
-    documents at 32, 128 and 512 pieces (novels).
+    It cannot if no sentence after the first is longer than `room_before`, or if the segment starts
+    inside a cut sentence. In novels the first case applies to 24 %, 19 % and 5 % of the segments
+    inside documents, at lengths of 32, 128 and 512 pieces.
     """
     ends = [*segment.sentence_starts[1:], len(segment.input_ids)]
     longest = max((b - a for a, b in zip(segment.sentence_starts[1:], ends[1:])), default=0)
@@ -48,19 +48,20 @@ def split_document(
     rng: random.Random,
     max_sentences: int | None = None,
 ) -> Iterator[Segment]:
-    """Yields the segments of a document; joined, they are the whole document.
+    """Yields the segments of a document. Their concatenation is the whole document.
 
-    A segment takes whole sentences while they fit its target length. Only a sentence longer than a
-    whole segment is cut, before a word if possible. Cutting the last sentence to fill a segment
-    would reveal the order of its two parts: only part B would end inside a sentence.
+    Whole sentences are added to a segment while they fit its target length. Only a sentence longer
+    than a full segment is cut, between two words if possible. If the last sentence were cut to fill
+    the segment, only part B would end inside a sentence, which would reveal the sentence order.
 
     Source: the reference's create_instances_from_document.
-    Deviation: the reference truncates text that does not fit, which loses 2 to 16 % of it. It draws
-    the shorter target once per document, so a long document may give short examples only.
+    Deviation: the reference truncates text that does not fit, which drops 2 to 16 % of the text. It
+    draws the short target length once per document, so a long document can get only short examples.
 
-    `sentences` are lists of pieces, read as needed; empty ones are skipped. `max_seq_length`
-    includes special pieces. With probability `short_seq_prob` the target length is shorter,
-    uniform from 2 pieces on. `word_starts` [vocab_size] is true for pieces that begin a word.
+    `sentences` are lists of pieces. They are read lazily, and empty lists are skipped.
+    `max_seq_length` includes special pieces. With probability `short_seq_prob` a target length is
+    drawn uniformly from 2 to the maximum. `word_starts`, [vocab_size], is True for pieces that
+    start a word.
     """
     longest = max_seq_length - NUM_SPECIAL_PIECES
 
@@ -76,8 +77,8 @@ def split_document(
         if pieces and (is_full or len(pieces) + len(sentence) > target):
             yield Segment(pieces, starts, room, opens)
             opens = False
-            # After `max_sentences` any sentence opens the next segment, so no room is recorded.
-            # max: a single sentence may be longer than a short target.
+            # After `max_sentences`, a sentence of any length starts the next segment: room is 0.
+            # max, because a single sentence can be longer than a short target.
             room = 0 if is_full else max(target - len(pieces), 0)
             target, pieces, starts = draw_target(), [], []
         begin = 0
@@ -93,7 +94,7 @@ def split_document(
 
 
 def _cut(sentence: Sequence[int], room: int, word_starts: Sequence[bool]) -> int:
-    """Returns where to cut a sentence of more than `room` pieces: before a word if possible."""
+    """Returns where to cut a sentence of more than `room` pieces, at a word start if possible."""
     cuts = range(room, max(room - _MAX_UNUSED, 1) - 1, -1)
     return next((cut for cut in cuts if word_starts[sentence[cut]]), room)
 
@@ -104,13 +105,13 @@ def cut_runs(
     word_starts: Sequence[bool],
     rng: random.Random,
 ) -> Iterator[list[int]]:
-    """Cuts a document into runs of words, in place of sentences; yields the pieces of each run.
+    """Splits a document into runs of words instead of sentences; yields the pieces of each run.
 
-    A run may begin and end inside a sentence. It has SHORTEST_RUN to `longest` pieces, plus the
+    A run can start and end inside a sentence. It has SHORTEST_RUN to `longest` pieces, plus the
     rest of its last word.
 
-    The words on both sides of a cut show which run comes first, so a small model learns to compare
-    the two runs within some 50,000 pairs. Two sentences show their order less often.
+    The words on both sides of a cut indicate which run comes first. A small model therefore learns
+    to compare two runs from about 50,000 pairs. Two sentences indicate their order less often.
     """
     run: list[int] = []
     size = rng.randint(SHORTEST_RUN, longest)

@@ -1,12 +1,12 @@
-"""The sentence objective: splits segments into two parts, A and B, and draws their labels.
+"""Splits segments into two parts, A and B, and draws labels for the sentence objective.
 
-Sentence lengths alone must not predict the label: a model would learn lengths instead of order. Two
-effects have to be removed.
+Sentence lengths alone must not predict the label. Otherwise a model would learn lengths instead of
+order. Two effects have to be removed:
 
-1. A segment opens with a sentence that did not fit into the previous segment, so the sentence is
-longer than average. Therefore B also opens with such a sentence (`choose_pairs`).
-2. Two parts of one segment have another total length than parts of two segments. Therefore the Bs
-of two neighbouring rows are cut to one length (`_next_sentence`).
+1. The first sentence of a segment did not fit into the previous segment, so it is longer than the
+average sentence. Therefore B also starts with such a sentence (`choose_pairs`).
+2. Two parts of the same segment have a different total length than two parts of different segments.
+Therefore the Bs of two neighbouring rows are cut to the same length (`_next_sentence`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .segments import NO_ROOM
 class SentenceObjective(NamedTuple):
     """How the two parts of an example are paired and labelled."""
 
-    title: str  # its name in a report
-    labels: tuple[str, str]  # the meaning of label 0 and of label 1
+    title: str  # name in reports
+    labels: tuple[str, str]  # names of label 0 and label 1
     has_label: bool = True
-    swaps: bool = False  # whether label 1 means that A and B are swapped
-    pairs_rows: bool = False  # whether label 1 means that B comes from another row
+    swaps: bool = False  # True if label 1 means that A and B are swapped
+    pairs_rows: bool = False  # True if label 1 means that B comes from another row
 
 
-# The values of --sentence_objective. A new value needs a row here and a branch in `choose_pairs`.
+# The values of --sentence_objective. A new value also needs a branch in `choose_pairs`.
 SENTENCE_OBJECTIVES = {
     "sop": SentenceObjective("sentence order", ("in order", "swapped"), swaps=True),
     "nsp": SentenceObjective(
@@ -39,20 +39,20 @@ SENTENCE_OBJECTIVES = {
     "none": SentenceObjective("no objective", ("in order", "swapped"), has_label=False),
 }
 
-# Number of sentences of each part in `length_features`.
+# Number of sentences per part whose lengths are in `length_features`.
 _LEADING_SENTENCES = 7
-# Maximum number of splits per row that _next_sentence compares with all splits of the neighbour.
+# Maximum number of split points per row that `_next_sentence` considers.
 _SPLITS_COMPARED = 64
 
 
 class Part(NamedTuple):
-    """A run of whole sentences of one row's segment; the last one may be cut. Fields: int32 [b]."""
+    """Consecutive sentences of one segment; the last one may be cut. All fields are int32 [b]."""
 
     row: tf.Tensor  # row of the segment
-    first: tf.Tensor  # number of the first sentence
-    end: tf.Tensor  # number after the last sentence; equal to `first` in an empty part
-    begin: tf.Tensor  # place of the first piece in the segment
-    length: tf.Tensor
+    first: tf.Tensor  # index of the first sentence
+    end: tf.Tensor  # index after the last sentence; equals `first` if the part is empty
+    begin: tf.Tensor  # position of the first piece in the segment
+    length: tf.Tensor  # number of pieces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Pairs:
 
     a: Part
     b: Part  # may be empty
-    changed: tf.Tensor  # bool [b], whether the parts are swapped, or B is of another document
+    changed: tf.Tensor  # bool [b], True if A and B are swapped or B is from another document
     has_label: tf.Tensor  # bool [b]
-    opens: tf.Tensor  # bool [b], whether a pair with a label opens its document; false for nsp
+    opens: tf.Tensor  # bool [b], True if a labelled pair starts its document; False for nsp
 
 
 def choose_pairs(
@@ -73,19 +73,19 @@ def choose_pairs(
     objective: SentenceObjective,
     max_seq_length: int,
 ) -> Pairs:
-    """Splits segments in two at a sentence, and changes half of the pairs.
+    """Splits each segment into two parts at a sentence boundary, and changes half of the pairs.
 
-    In a changed pair A and B are swapped, or neighbouring rows (0 and 1, 2 and 3, ...) exchange
-    their Bs. A segment without a label becomes A. If the objective has no labels, all segments are
-    split and no pair is changed.
+    In a changed pair A and B are swapped (sop), or neighbouring rows (0 and 1, 2 and 3, ...)
+    exchange their Bs (nsp). A segment that cannot have a label is not split: it becomes A. If the
+    objective has no labels, all segments of two or more sentences are split, and none is changed.
 
-    `segments` come from records.parse_segments, with at most max_seq_length - 3 pieces each. Draws
-    are float32 [b], uniform in [0, 1).
+    `segments` are the output of records.parse_segments, with at most max_seq_length - 3 pieces
+    each. `split_draws` and `change_draws` are float32 [b], uniform in [0, 1).
 
     Source: Lan et al. 2020, section 3.1; the reference's create_instances_from_document.
     Deviation: the reference draws the split uniformly, so lengths alone predict the order of two
-    pairs in three. To a segment of one sentence it adds a B from another document, with the label
-    "swapped".
+    thirds of the pairs. If a segment has one sentence, the reference adds a B from another document
+    and labels the pair "swapped".
     """
     sentences = _sentences(segments)
     if objective.pairs_rows:
@@ -94,11 +94,12 @@ def choose_pairs(
     is_later = tf.range(tf.shape(sentences)[1]) > 0
     can_open = (sentences > 0) & is_later
     if objective.swaps:
-        # Sentence 0 is longer than the room that was left. If B also opens with a sentence longer
-        # than this room, a swap does not change the distribution of lengths. At the opening of a
-        # document the room is 0, and B opens with any sentence; on shuffled documents lengths then
-        # predict 50 %. Matching the first sentences in length was tried: it revealed labels, or
-        # left few of them (tests/benchmarks/README.md, sentence_lengths).
+        # Sentence 0 is longer than the room left in the previous segment. If B also starts with a
+        # sentence longer than this room, a swap does not change the distribution of lengths. At the
+        # start of a document the room is 0, so B can start with any sentence. In shuffled documents
+        # lengths then predict 50 % of the labels. We also tried to match the lengths of the first
+        # sentences. This revealed labels, or left few of them (tests/benchmarks/README.md,
+        # sentence_lengths).
         room = tf.cast(segments["room_before"], tf.int32)
         can_open &= (sentences > room) & (room != NO_ROOM)
     split = _draw_split(can_open, split_draws, num_sentences)
@@ -113,14 +114,15 @@ def choose_pairs(
 def lay_out(
     pairs: Pairs, segments: dict[str, tf.Tensor], max_seq_length: int, cls_id: int, sep_id: int
 ) -> dict[str, tf.Tensor]:
-    """Lays out `[CLS] A [SEP] B [SEP]`, or `[CLS] A [SEP]` where B is empty.
+    """Builds model inputs `[CLS] A [SEP] B [SEP]`, or `[CLS] A [SEP]` if B is empty.
 
-    Example: pieces [a b c d e], parts of 3 and 2, swapped: `[CLS] d e [SEP] a b c [SEP]`, label 1.
+    Example: if the pieces [a b c d e] are split after c and the parts are swapped, the result is
+    `[CLS] d e [SEP] a b c [SEP]` with label 1.
 
     Returns:
-      int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids` (1 = B and its
-      [SEP]); int32 [b] `sentence_order_labels` (1 = changed) and `opens_document` (1 = a pair with
-      a label opens its document); float32 [b] `sentence_order_weights` (0 = no label).
+      dict: int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids` (1 = B and its
+      [SEP]); int32 [b] `sentence_order_labels` (1 = changed) and `opens_document` (1 = a labelled
+      pair at the start of a document); float32 [b] `sentence_order_weights` (0 = no label).
     """
     pieces = segments["input_ids"]
     row_starts = tf.cast(pieces.row_starts(), tf.int32)
@@ -139,10 +141,10 @@ def lay_out(
 
 
 def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the length features of each pair, int32 [b, 18].
+    """Computes length features of each pair, int32 [b, 18].
 
-    For A and for B: number of pieces, number of sentences, and pieces of each of the first seven
-    sentences (-1: missing).
+    The nine features of A precede the nine features of B. They are the number of pieces, the number
+    of sentences, and the lengths of the first seven sentences in pieces (-1: no sentence).
     """
     sentences = _sentences(segments)
     width = tf.shape(sentences)[1]
@@ -151,7 +153,7 @@ def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
         of_row = tf.gather(sentences, part.row)
         number = part.first[:, tf.newaxis] + tf.range(_LEADING_SENTENCES)
         lengths = tf.gather(of_row, tf.minimum(number, width - 1), batch_dims=1)
-        # The last sentences of a part that was cut are shorter or missing.
+        # If a part was cut, its last sentences are shorter or missing.
         left = part.length[:, tf.newaxis] - tf.cumsum(lengths, axis=1, exclusive=True)
         exists = (number < part.end[:, tf.newaxis]) & (left > 0)
         leading = tf.where(exists, tf.minimum(lengths, left), -1)
@@ -165,7 +167,7 @@ def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _sentences(segments: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns the number of pieces of each sentence of each segment, int32 [b, m]; 0: missing."""
+    """Returns the lengths of all sentences in pieces, int32 [b, m]; 0 means no sentence."""
     total = tf.cast(segments["input_ids"].row_lengths(), tf.int32)[:, tf.newaxis]
     begins = segments["sentence_starts"].to_tensor(-1)
     begins = tf.where(begins < 0, total, begins)
@@ -173,7 +175,7 @@ def _sentences(segments: dict[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _parts(sentences: tf.Tensor, split: tf.Tensor, num_sentences: tf.Tensor) -> tuple[Part, Part]:
-    """Returns two parts of each row: its sentences before number `split`, and the others."""
+    """Splits the sentences of each row into two parts before sentence number `split`."""
     rows = tf.range(tf.shape(sentences)[0])
     total = tf.reduce_sum(sentences, axis=1)
     before = tf.range(tf.shape(sentences)[1]) < split[:, tf.newaxis]
@@ -190,9 +192,9 @@ def _where(condition: tf.Tensor, one: Part, other: Part) -> Part:
 
 
 def _draw_split(can_open: tf.Tensor, draws: tf.Tensor, num_sentences: tf.Tensor) -> tf.Tensor:
-    """Returns the index of a random sentence that can open B; `num_sentences` if none can."""
+    """Draws the sentence with which B starts; returns `num_sentences` if there is no candidate."""
     rank = tf.cumsum(tf.cast(can_open, tf.int32), axis=1)
-    # The product of a float32 below 1 and a whole number n is below n, even after rounding.
+    # The product of a float32 below 1 and an integer n is less than n, even after rounding.
     chosen = tf.cast(draws * tf.cast(rank[:, -1], tf.float32), tf.int32)
     before = tf.reduce_sum(tf.cast(rank <= chosen[:, tf.newaxis], tf.int32), axis=1)
     return tf.minimum(before, num_sentences)
@@ -205,18 +207,19 @@ def _next_sentence(
     change_draws: tf.Tensor,
     max_seq_length: int,
 ) -> Pairs:
-    """Splits neighbouring rows where their Bs differ least in length, and cuts the longer B.
+    """Splits two neighbouring rows so that their Bs differ least in length; cuts the longer B.
 
-    Bs are cut whether or not they are exchanged, so both labels have the same lengths. If several
-    splits fit equally, one is drawn. A pair has no label if its Bs differ by more than
-    max_seq_length / 16 pieces, if both rows are of one document, or if a row has no neighbour.
+    Bs are cut whether or not they are exchanged, so lengths are distributed equally for both
+    labels. If several splits are equally good, one is drawn. Two rows get no labels if their Bs
+    differ by more than max_seq_length / 16 pieces or if both are from the same document. A row
+    without a neighbour gets no label either.
     """
     num_sentences = tf.reduce_sum(tf.cast(sentences > 0, tf.int32), axis=1)
     rows = tf.shape(sentences)[0]
-    # Rows 0 and 1, 2 and 3, ... are neighbours. A last row without neighbour is its own.
+    # Rows 0 and 1, 2 and 3, ... are neighbours. An unpaired last row is its own neighbour.
     neighbour = tf.minimum(tf.bitwise.bitwise_xor(tf.range(rows), 1), rows - 1)
     is_even = tf.range(rows) % 2 == 0
-    # [b / 2, 2, width]: the length of B if it opens with this sentence, and whether it can.
+    # [b / 2, 2, width]: length of B if B starts at this sentence.
     paired = tf.pad(sentences, [[0, rows % 2], [0, 0]])
     paired = tf.reshape(paired, [-1, 2, tf.shape(sentences)[1]])
     width = tf.minimum(tf.shape(sentences)[1], _SPLITS_COMPARED)

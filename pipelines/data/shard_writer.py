@@ -1,4 +1,4 @@
-"""Converts ranges of text files into shards of each split: a unit of the record job."""
+"""Converts ranges of text files to shards of records. One call processes one unit of the job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .segments import SHORTEST_RUN, Segment, cut_runs, has_order, split_document
 from .text_files import is_compressed
 from .unit_job import Unit, progress_note
 
-# The counts in the marker of a unit.
+# The counts in the file of a finished unit.
 COUNTS = (
     "documents",
     "duplicate_documents",
@@ -39,15 +39,15 @@ COUNTS = (
     "skipped_lines",
 )
 
-# One call tokenizes at most this many sentences, and about this many characters.
+# Maximum number of sentences and approximate maximum number of characters per tokenizer call.
 _BATCH_SENTENCES = 512
 _BATCH_CHARACTERS = 1 << 18
 
-# A shard is held in memory until it is written. A unit of plain text stays below this size; a large
-# compressed file becomes several shards.
+# Maximum size of a shard, which is kept in memory until it is written. Units of plain text stay
+# below this size. A large compressed file is written to several shards.
 _MAX_SHARD_BYTES = 64_000_000
 
-# A hash of this many first sentences decides whether a document is held out.
+# Number of sentences at the start of a document that determine whether it is held out.
 _OPENING_SENTENCES = 3
 
 load_tokenizer = functools.lru_cache(maxsize=1)(AlbertTokenizer)  # once per process
@@ -55,73 +55,73 @@ load_tokenizer = functools.lru_cache(maxsize=1)(AlbertTokenizer)  # once per pro
 
 @dataclass(frozen=True)
 class Settings:
-    """A record job: its text, its directory, and everything else that the records depend on."""
+    """Settings of a record job: input, output directory and everything that affects the records."""
 
     input_file: str
-    output_dir: str = setting(flags.DEFINE_string, "Directory of the records.")
+    output_dir: str = setting(flags.DEFINE_string, "Output directory for the records.")
     spm_model_file: str = setting(
-        flags.DEFINE_string, "Vocabulary: a SentencePiece model, or WordPiece's vocab.txt."
+        flags.DEFINE_string, "Vocabulary: a SentencePiece model or a WordPiece vocab.txt."
     )
     do_lower_case: bool = setting(
-        flags.DEFINE_bool, "Lower-case the text. Default: as the vocabulary was trained."
+        flags.DEFINE_bool, "Lower-case the text. Default: the setting of the vocabulary."
     )
     max_seq_length: int = setting(program.define_max_seq_length, "")
     short_seq_prob: float = setting(
         flags.DEFINE_float,
-        "Share of segments with a random shorter length.",
+        "Fraction of segments with a random shorter length.",
         0.1,
         lower_bound=0.0,
         upper_bound=1.0,
     )
     heldout_fraction: float = setting(
         flags.DEFINE_float,
-        "Share of documents that are held out for evaluation.",
+        "Fraction of documents that are held out for evaluation.",
         0.05,
         lower_bound=0.0,
         upper_bound=0.9,
     )
     random_seed: int = setting(
-        flags.DEFINE_integer, "Seed of the short segments and the held-out documents.", 12345
+        flags.DEFINE_integer, "Seed for the short segments and the held-out documents.", 12345
     )
     text_format: TextFormat = dataclasses.field(default_factory=TextFormat)
     remove_duplicates: bool = setting(
         flags.DEFINE_bool,
-        "Skip documents that differ from an earlier one only in case, spacing or punctuation.",
+        "Skip documents that differ from an earlier document only in case, spacing or punctuation.",
         False,
     )
     max_sentences: int | None = setting(
         flags.DEFINE_integer,
-        "Maximum number of sentences per segment. With 2, segments are pairs of sentences, and "
-        "most have an order label if two fit into --max_seq_length. Default: as many as fit.",
+        "Maximum number of sentences per segment. With 2, segments are pairs of sentences. Most of "
+        "these have an order label if two sentences fit into --max_seq_length. Default: no limit.",
         None,
         lower_bound=2,
     )
     shuffle_sentences: bool = setting(
         flags.DEFINE_bool,
-        "Shuffle the sentences of each document, as a control: sentence-order accuracies must then "
-        "be at chance. It does not change which documents are held out. Each document must "
-        "fit into memory.",
+        "Shuffle the sentences of each document. This is a control experiment, in which "
+        "sentence-order accuracy must be at chance. The same documents are held out as without "
+        "shuffling. Each document must fit into memory.",
         False,
     )
     run_pieces: int | None = setting(
         flags.DEFINE_integer,
-        f"Cut documents into runs of words, of {SHORTEST_RUN} pieces to this many, in place "
-        "of sentences. With --max_sentences=2 a model learns to compare the words at the junction "
-        "of two runs (Recipes, order).",
+        f"Split documents into runs of words instead of sentences. A run has {SHORTEST_RUN} to "
+        "this many pieces. With --max_sentences=2 a model learns to compare the words at the "
+        "junction of two runs (Recipes, order).",
         None,
         lower_bound=SHORTEST_RUN,
     )
     shard_bytes: int = setting(
         flags.DEFINE_integer,
-        "Maximum number of bytes of text in a unit of work, even if below 500 kB. Compressed files "
-        "are never split.",
+        "Maximum number of bytes of text per unit of work. Values below 500 kB also lower the "
+        "minimum unit size. Compressed files are never split.",
         64_000_000,
         lower_bound=1000,
     )
 
 
 class Range(NamedTuple):
-    """Bytes [begin, end) of a file; read_documents defines which documents belong to them."""
+    """Bytes [begin, end) of a file; read_documents defines which documents belong to the range."""
 
     source: str
     begin: int
@@ -130,7 +130,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class TextUnit(Unit):
-    """Ranges of files; number `index` of the `count` units of the job."""
+    """A unit of one or more file ranges. It has number `index` among the job's `count` units."""
 
     ranges: tuple[Range, ...]
     index: int
@@ -138,7 +138,7 @@ class TextUnit(Unit):
 
     @property
     def source(self) -> str:
-        """A readable description of the text."""
+        """A readable description of the ranges."""
         (first, begin, _), (last, _, end) = self.ranges[0], self.ranges[-1]
         if len(self.ranges) == 1:
             return f"bytes {begin} to {end} of {first}"
@@ -146,17 +146,17 @@ class TextUnit(Unit):
 
 
 def hash_unit(unit: TextUnit, settings: Settings) -> bytes:
-    """Returns the hashes of a unit's documents, for the search for duplicates."""
+    """Hashes the documents of a unit, in order to find duplicates."""
     sentences = ((document.number, text) for document, text in _read(unit, settings))
     return duplicates.hash_documents(sentences)
 
 
 def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[str] = ()) -> dict:
-    """Writes the shards of a unit; returns the unit's marker with counts of their content.
+    """Writes the shards of a unit; returns the content of the unit's file: counts and shards.
 
-    Shards get their final names when all are complete; a split without records has no shard.
-    Records are in random order. The bytes depend on text and settings only. Documents that
-    `duplicates_files` list are skipped.
+    Shards are renamed to their final names when all are complete. A split without records has no
+    shard. Records are in random order. The bytes depend only on the text and the settings.
+    Documents listed in `duplicates_files` are skipped.
     """
     tokenizer = load_tokenizer(settings.spm_model_file, settings.do_lower_case)
     word_starts = tokenizer.word_starts().tolist()
@@ -171,13 +171,13 @@ def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[st
         for document, tokenized in itertools.groupby(
             _tokenize(sentences, tokenizer, counts), key=operator.itemgetter(0)
         ):
-            # The first sentences determine the split, so the others can be streamed.
+            # Only the first sentences determine the split, so the others can be streamed.
             opening = list(itertools.islice(tokenized, _OPENING_SENTENCES))
             texts = [text for _, text, _ in opening]
             heldout = is_heldout(texts, settings.heldout_fraction, settings.random_seed)
-            document_id = opening_hash(texts) >> 1  # into the range of int64
+            document_id = opening_hash(texts) >> 1  # to fit into int64
             counts["documents"] += 1
-            # The seed leaves out the directory, so that moving a corpus does not change records.
+            # The seed omits the directory, so that moving a corpus does not change the records.
             place = f"{os.path.basename(document.source)}/{document.offset}"
             rng = random.Random(f"{settings.random_seed}/{place}")
             pieces = (pieces for _, _, pieces in itertools.chain(opening, tokenized))
@@ -209,22 +209,22 @@ def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[st
 
 
 def is_heldout(opening: Sequence[str], heldout_fraction: float, seed: int) -> bool:
-    """Returns whether a document is held out, by a hash of its first sentences.
+    """Decides whether a document is held out, based on a hash of its first sentences.
 
-    Copies of a document are in the same split, even if their ends, case or spacing differ.
+    Copies of a document are in the same split, even if case, spacing or later sentences differ.
     """
     return opening_hash(opening, str(seed)) < heldout_fraction * 2**64
 
 
 def opening_hash(opening: Sequence[str], salt: str = "") -> int:
-    """Returns a hash, below 2**64, of a document's first sentences in any case and spacing."""
+    """Hashes sentences to an integer below 2**64, ignoring case and spacing."""
     text = " ".join(" ".join(opening).casefold().split())
     digest = hashlib.blake2b(f"{salt}\n{text}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
 
 class _Document(NamedTuple):
-    """The place of a document; `number` counts the documents of its unit."""
+    """The location of a document. `number` is its index in the unit."""
 
     number: int
     source: str
@@ -236,7 +236,7 @@ def _read(
 ) -> Iterator[tuple[_Document, str]]:
     """Yields the sentences of a unit, each with its document.
 
-    Reports the number of bytes read by progress_note. The number exceeds the unit's size if the
+    Reports the number of bytes read with progress_note. This number exceeds the unit's size if the
     last document ends in the range of another unit.
     """
     note = progress_note(unit, settings.output_dir)
@@ -260,7 +260,7 @@ def _read(
 def _tokenize(
     sentences: Iterator[tuple[_Document, str]], tokenizer: AlbertTokenizer, counts: Counter
 ) -> Iterator[tuple[_Document, str, list[int]]]:
-    """Yields each sentence with its pieces, tokenized in batches across documents."""
+    """Yields each sentence with its pieces. A tokenizer batch can span several documents."""
     while batch := _next_batch(sentences):
         counts["sentences"] += len(batch)
         pieces = tokenizer.encode_batch([text for _, text in batch])
@@ -279,10 +279,10 @@ def _next_batch(sentences: Iterator[tuple[_Document, str]]) -> list[tuple[_Docum
 
 
 class _ShardWriter:
-    """Writes a unit's shards of one split.
+    """Writes the shards of a unit for one split.
 
-    A shard is held in memory until it is full. Its records are shuffled before they are written, so
-    that any part of the shard is a random sample.
+    A shard is kept in memory until it is full. Its records are shuffled before they are written, so
+    that any part of the shard is a random sample of it.
     """
 
     def __init__(self, unit: TextUnit, split: str, seed: int, partial_path: Callable[[str], str]):
@@ -293,7 +293,7 @@ class _ShardWriter:
         self.shards: list[Shard] = []
 
     def write(self, segment: Segment, document_id: int) -> None:
-        """Adds a record."""
+        """Adds a segment to the current shard."""
         record = serialize_segment(segment, document_id)
         if self._bytes + len(record) > _MAX_SHARD_BYTES:
             self.finish()
@@ -302,7 +302,7 @@ class _ShardWriter:
         self._pieces += len(segment.input_ids)
 
     def finish(self) -> None:
-        """Writes the records in memory, if any, as a shard."""
+        """Writes the records in memory, if any, to a shard."""
         if not self._records:
             return
         number = f"-{len(self.shards):04d}" if self.shards else ""

@@ -1,4 +1,4 @@
-"""Reads lines of text files from any byte on, in bounded memory: plain, compressed, Parquet."""
+"""Reads the lines of plain, compressed and Parquet text files in bounded memory."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from albert_tf.storage import parquet
 from albert_tf.storage.errors import UserError
 
 _BLOCK_BYTES = 1 << 20
-# A longer line is read in parts. Where the parts end depends on the line's bytes alone, so the
-# parts are the same wherever reading began.
+# Longer lines are read in parts. The parts depend only on the bytes of the line, so they are the
+# same for every offset at which reading starts.
 _MAX_LINE_BYTES = 1 << 20
-# Bytes of a Zstandard file to decompress in one call. The output may be 30,000 times as long (a
-# block of 128 KB of one character takes 4 bytes).
+# Number of bytes of a Zstandard file to decompress per call. The output can be 30,000 times as long
+# (a 128 KB block of one repeated character is compressed to 4 bytes).
 _ZSTANDARD_BLOCK_BYTES = 1 << 12
 
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES = 1 << 12
 
 PARQUET = ".parquet"
-# Ending -> name, magic bytes, and the offset of the magic bytes in the file. Rows of Parquet
-# are read as JSON lines.
+# Maps a file extension to the format's name, its magic bytes, and the offset of the magic bytes in
+# the file. Rows of Parquet files are read as JSON lines.
 _COMPRESSIONS = {
     ".gz": ("gzip", b"\x1f\x8b\x08", 0),
     ".bz2": ("bzip2", b"1AY&SY", 4),
@@ -39,7 +39,7 @@ _COMPRESSIONS = {
     ".zst": ("Zstandard", b"\x28\xb5\x2f\xfd", 0),
     PARQUET: ("Parquet", b"PAR1\x15", 0),
 }
-# First bytes of files that spreadsheets and databases write -> advice for the user.
+# Maps the magic bytes of unsupported file types to a description and advice for the user.
 _NO_TEXT = {
     b"PK\x03\x04": "a ZIP archive or an Excel workbook (.xlsx); unpack it, or save the sheet as "
     "'CSV UTF-8'",
@@ -48,12 +48,12 @@ _NO_TEXT = {
 
 
 def is_compressed(path: str) -> bool:
-    """Returns whether a file is compressed, by its name's ending; it is not read in ranges."""
+    """Returns whether a file is compressed or Parquet. Such files are not read in byte ranges."""
     return path.endswith(tuple(_COMPRESSIONS))
 
 
 def expansion(path: str) -> float:
-    """Returns the ratio of decompressed to compressed bytes in a file's first megabyte."""
+    """Estimates the ratio of decompressed to compressed size from the first megabyte of a file."""
     with tf.io.gfile.GFile(path, "rb") as file:
         num_bytes = 0
         for block in _decompressed_blocks(path, file):
@@ -64,9 +64,9 @@ def expansion(path: str) -> float:
 
 
 def ending(path: str) -> str:
-    """Returns a name's ending in lower case, compression left out: ".csv" for "A.CSV.gz".
+    """Returns a lower-case extension, ignoring compression suffixes: ".csv" for "A.CSV.gz".
 
-    A Parquet file has ".jsonl", which is what read_lines makes of it.
+    Returns ".jsonl" for a Parquet file, because read_lines yields its rows as JSON lines.
     """
     stem, suffix = os.path.splitext(path.lower())
     if suffix == PARQUET:
@@ -77,23 +77,24 @@ def ending(path: str) -> str:
 def read_lines(
     path: str, begin: int = 0, on_read: Callable[[int], None] | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """Yields (offset, line with its end), from `begin` as if a line began there.
+    """Yields (offset, line with line end), starting at `begin` as if a line started there.
 
-    Lines end in \\n, \\r\\n or \\r. A line longer than 1 MB is yielded in parts, broken at a space
-    or at least between characters. All have the line's offset; only the last part has the line end.
+    Lines end in \\n, \\r\\n or \\r. A line longer than 1 MB is yielded in parts. It is split at a
+    space if possible, and never inside a character. All parts have the offset of the line. Only the
+    last part has the line end.
 
-    `path` may be local or remote. Its ending selects the decompression; all members or frames of a
-    compressed file are read. `begin` is 0 for a compressed file. `on_read` is called about once a
-    megabyte with the offset in the (compressed) file up to which lines have been consumed.
+    `path` can be local or remote. Its extension selects the decompression. All members or frames of
+    a compressed file are read, and `begin` must be 0. `on_read` is called about once per megabyte
+    with the offset in the (compressed) file up to which lines have been consumed.
 
     Raises:
-      UserError: for UTF-16 text, a damaged file, or a file whose ending does not match its content.
+      UserError: if the text is UTF-16, or the file is damaged or has the wrong extension.
     """
     offset, rest = begin, b""
-    used = 0  # bytes of the line at `offset` that have been yielded already
+    used = 0  # number of bytes of the line at `offset` that have already been yielded
     for block in _read_blocks(path, begin, on_read):
         lines = (rest + block).splitlines(keepends=True)
-        # The last line may continue in the next block, and its "\r" may be half a "\r\n".
+        # The last line may continue in the next block, and its "\r" may be the start of "\r\n".
         rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
         for line in lines:
             size = len(line)
@@ -113,18 +114,18 @@ def read_lines(
 
 
 def line_number(path: str, offset: int) -> int:
-    """Returns the number, from 1, of the line that begins at `offset`."""
+    """Returns the line number, counted from 1, of the line that starts at `offset`."""
     lines = itertools.groupby(read_lines(path), key=operator.itemgetter(0))
     return 1 + sum(1 for _ in itertools.takewhile(lambda line: line[0] < offset, lines))
 
 
 def _long_line_parts(line: bytes) -> Iterator[bytes]:
-    """Yields parts of a line that is too long, until the rest is short enough."""
+    """Yields parts of a line, from its start on, until the remaining part is short enough."""
     start, end = 0, len(line.rstrip(b"\r\n"))
     while end - start > _MAX_LINE_BYTES:
         stop = line.rfind(b" ", start, start + _MAX_LINE_BYTES) + 1
         if not stop:
-            # No space: at least do not cut a character, whose later bytes are 0b10xxxxxx.
+            # Without a space, cut between two characters. Continuation bytes are 0b10xxxxxx.
             stop = start + _MAX_LINE_BYTES
             stop -= next((i for i in range(4) if line[stop - i] & 0xC0 != 0x80), 0)
         yield line[start:stop]
@@ -134,7 +135,7 @@ def _long_line_parts(line: bytes) -> Iterator[bytes]:
 def _read_blocks(
     path: str, begin: int, on_read: Callable[[int], None] | None = None
 ) -> Iterator[bytes]:
-    """Yields the bytes of a file from `begin` on; no block is empty."""
+    """Yields the decompressed bytes of a file from `begin` on, in non-empty blocks."""
     with tf.io.gfile.GFile(path, "rb") as file:
         if begin:
             assert not is_compressed(path), f"{path} is compressed"
@@ -150,7 +151,7 @@ def _read_blocks(
 
 
 def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    # No call after a short block: it would cost time for each of many small files.
+    # A short block is the last one. Another read call would be slow with many small files.
     block = file.read(_BLOCK_BYTES)
     while block:
         yield block
@@ -169,7 +170,7 @@ def _decompressed_blocks(path: str, file: tf.io.gfile.GFile) -> Iterator[bytes]:
             yield from _blocks(openers[suffix](file))
     except (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
         if getattr(error, "errno", None):
-            raise  # a file-system error; an error about damaged bytes has no errno
+            raise  # a file-system error; errors about damaged data have no errno
         reason = " ".join(str(error).split())
         raise UserError(
             f"{path}: not a whole {_COMPRESSIONS[suffix][0]} file ({reason}); if it is another "
@@ -178,7 +179,7 @@ def _decompressed_blocks(path: str, file: tf.io.gfile.GFile) -> Iterator[bytes]:
 
 
 def _zstandard_blocks(file: tf.io.gfile.GFile) -> Iterator[bytes]:
-    # Not zstandard's stream_reader, which does not report a truncated file.
+    # zstandard's stream_reader is not used, because it does not report a truncated file.
     frame = None
     while data := file.read(_ZSTANDARD_BLOCK_BYTES):
         while data:
@@ -209,6 +210,6 @@ def _check_head(path: str, head: bytes) -> None:
 
 
 def _looks_like_utf16(head: bytes) -> bool:
-    """Returns whether a tenth of the even bytes are NUL and no odd byte is, or vice versa."""
+    """Returns True if over a tenth of the even bytes and no odd bytes are NUL, or vice versa."""
     nuls = sorted([head[0::2].count(0), head[1::2].count(0)])
     return nuls[0] == 0 and nuls[1] > 2 and nuls[1] > len(head) / 20

@@ -1,11 +1,11 @@
-"""Computes which record fills each training row, from (seed, position); nothing is stored.
+"""Computes the order of training records from (seed, position), without storing it.
 
-Within a directory an epoch is a sequence of groups of records. A group consists of slices of many
-shards and is shuffled as a whole, so mixing does not depend on how the corpus is spread over files.
-With several directories, each block of BLOCK_ROWS rows has an exact number of rows from each
-directory. So the position in each directory can be computed for any row.
+In each directory, an epoch is a sequence of groups of records. A group consists of slices of many
+shards and is shuffled as a whole, so mixing does not depend on how the corpus is divided into
+files. With several directories, each block of BLOCK_ROWS rows has a fixed number of rows from each
+directory. Therefore the position in each directory can be computed for any row.
 
-The order is computed in the graph, because a dataset on a host of a TPU pod cannot call Python.
+The order is computed in the graph, because datasets on the hosts of a TPU pod cannot call Python.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ import tensorflow as tf
 
 from .records import MAX_PARTS, Shard
 
-# Bytes of records that are shuffled together; several copies of them are in memory.
+# Number of bytes of records that are shuffled together. Memory holds several copies of them.
 _GROUP_BYTES = 32_000_000
-# Number of rows after which the shares of several directories are exact.
+# Number of rows in a block. Every block has the same number of rows from a given directory.
 BLOCK_ROWS = 65_536
-# TensorFlow's number of the Philox algorithm; its automatic choice depends on the device.
+# TensorFlow's ID of the Philox algorithm. The automatic choice of an algorithm depends on the
+# device.
 _PHILOX = 1
-# Numbers of the random streams of an epoch or block; example_draws uses stream 0 of a step.
+# Numbers of the random streams of an epoch or block. example_draws uses stream 0 of a step.
 _DEALING, _SHIFTS, _MIXING, _FIRST_GROUP = range(1, 5)
 
 
 class Slices(NamedTuple):
-    """Consecutive records in each of n shards; int64 [n] each."""
+    """Consecutive records in each of n shards. All fields are int64 [n]."""
 
-    shards: tf.Tensor  # the shards' numbers
-    offsets: tf.Tensor  # the byte at which the first record begins
-    counts: tf.Tensor  # the number of records
+    shards: tf.Tensor  # indices of the shards
+    offsets: tf.Tensor  # byte offset of the first record in each shard
+    counts: tf.Tensor  # number of records in each slice
 
 
 class Group(NamedTuple):
     """Records that are shuffled as a whole."""
 
     slices: Slices
-    order: tf.Tensor  # int64 [m], shuffled numbers of records, which count in the order of slices
-    first: tf.Tensor  # int64 [], number of records that the run reads before `order`
+    order: tf.Tensor  # int64 [m], shuffled indices of the records in `slices`
+    first: tf.Tensor  # int64 [], number of records in the run before the records in `order`
 
 
 class _Table(NamedTuple):
-    """The shards that hold records; int64 [n] each but the last."""
+    """The shards that are not empty. All fields except the last are int64 [n]."""
 
     numbers: tf.Tensor
     examples: tf.Tensor
@@ -57,18 +58,18 @@ class _Table(NamedTuple):
 
 
 def shuffled_groups(shards: Sequence[Shard], seed: int, start: int) -> tf.data.Dataset:
-    """Returns the groups of all epochs in order, endlessly, from record number `start` of the run.
+    """Returns an infinite dataset of groups that starts at record number `start` of the run.
 
-    An epoch deals the shards to as few sets as possible; a set has up to 8 GB of records.
-    Neighbouring shards go to different sets, so each set covers the whole corpus. Each group of a
-    set consists of some parts of all shards in the set. Its records are shuffled as a whole.
+    In each epoch the shards are assigned to as few sets as possible, with up to 8 GB of records per
+    set. Neighbouring shards are in different sets, so each set covers the whole corpus. Each group
+    of a set consists of some parts of all shards in the set. Records are shuffled within a group.
 
-    At least one shard must have records. Seed and epoch determine the order. `start` counts the
-    run's records over all epochs; `order` of the first Group omits the records before `start`.
+    At least one shard must have records. The order depends on seed and epoch. `start` is counted
+    over all epochs. In the first group, `order` omits the records before `start`.
     """
     table = _table(shards)
     epoch, skipped = divmod(start, sum(shard.examples for shard in shards))
-    # A group takes at least one part of each shard.
+    # A group contains at least one part of each shard in its set.
     num_sets = -(-sum(shard.bytes for shard in shards) // (MAX_PARTS * _GROUP_BYTES))
 
     def locate(first, group):
@@ -101,21 +102,21 @@ def _table(shards: Sequence[Shard]) -> _Table:
 
 
 def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.data.Dataset:
-    """Returns (slices, epoch, number of the group) of each group of an epoch; none is empty."""
+    """Returns a dataset of (slices, epoch, group number) of the non-empty groups of an epoch."""
     num_shards = tf.size(table.numbers, tf.int64)
-    # Each row of `dealt` is a permutation of the sets: neighbours go to different sets.
+    # Each row of `dealt` is a permutation of the sets, so neighbouring shards get different sets.
     shape = [-(-num_shards // num_sets), num_sets]
     dealt = tf.argsort(_random_int64(shape, _stream(seed, epoch, _DEALING)), axis=1, stable=True)
     set_of = tf.reshape(dealt, [-1])[:num_shards]
     set_bytes = tf.math.unsorted_segment_sum(table.bytes, set_of, num_sets)
-    # A power of two, like MAX_PARTS, so that each group takes the same number of a shard's parts.
+    # A power of two, like MAX_PARTS, so that all groups have the same number of parts of a shard.
     powers = tf.constant([1 << i for i in range(MAX_PARTS.bit_length())], tf.int64)
     needed = tf.minimum(-(-set_bytes // _GROUP_BYTES), MAX_PARTS)
     num_groups = tf.gather(powers, tf.searchsorted(powers, needed))
     ends = tf.cumsum(num_groups)
-    # Each shard begins with a random part. Otherwise the few parts of a small shard would always be
+    # Each shard starts with a random part. Otherwise the few parts of a small shard would always be
     # in the last group. The other parts follow in cyclic order, so a record is not equally likely
-    # at all places of an epoch.
+    # at all positions of an epoch.
     shifts = _random_int64([num_shards], _stream(seed, epoch, _SHIFTS))
 
     def slices_of(number):
@@ -136,7 +137,7 @@ def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.dat
 
 
 def _stream(seed: int, place: tf.Tensor, number: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns random stream `number` (2**64 steps of a counter) of the epoch or block `place`."""
+    """Returns random stream `number` (2**64 counter steps) of the epoch or block `place`."""
     seeds = tf.stack([tf.constant(seed, tf.int64), place])
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seeds)
     counter += tf.stack([tf.zeros([], tf.uint64), tf.cast(number, tf.uint64)])
@@ -144,19 +145,19 @@ def _stream(seed: int, place: tf.Tensor, number: tf.Tensor) -> dict[str, tf.Tens
 
 
 def _random_int64(shape: tf.Tensor, stream: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns uniform random numbers of the whole int64 range."""
+    """Returns random integers that are uniform over the whole int64 range."""
     return tf.raw_ops.StatelessRandomUniformFullIntV2(shape=shape, dtype=tf.int64, **stream)
 
 
 def _permutation(count: tf.Tensor, stream: dict[str, tf.Tensor]) -> tf.Tensor:
-    # Not index_shuffle: its permutations of few elements are not uniform.
+    # index_shuffle is not used, because its permutations of few elements are not uniform.
     return tf.raw_ops.StatelessShuffle(value=tf.range(count), **stream)
 
 
 def block_quotas(weights: Sequence[float]) -> list[int]:
-    """Divides BLOCK_ROWS among the sources by the method of largest remainders.
+    """Divides BLOCK_ROWS among the sources by the largest-remainder method.
 
-    Example: weights 1, 1, 1 get 21846, 21845, 21845.
+    Example: the quotas for weights 1, 1, 1 are 21846, 21845, 21845.
     """
     exact = np.array(weights) / math.fsum(weights) * BLOCK_ROWS
     quotas = np.floor(exact).astype(int)
@@ -166,14 +167,14 @@ def block_quotas(weights: Sequence[float]) -> list[int]:
 
 
 def row_sources(quotas: Sequence[int], seed: int, start: int) -> tf.data.Dataset:
-    """Returns an endless dataset of the source of each row from `start` on, int64 []."""
+    """Returns an infinite dataset of source indices, int64 [], one per row from row `start` on."""
     block, skipped = divmod(start, BLOCK_ROWS)
     blocks = tf.data.Dataset.counter(block).map(lambda number: _block(quotas, seed, number))
     return blocks.unbatch().skip(skipped)
 
 
 def rows_before(quotas: Sequence[int], seed: int, start: int) -> list[int]:
-    """Returns how many of the first `start` rows of the run each source has."""
+    """Returns the number of rows of each source among the first `start` rows of the run."""
     block, rows = divmod(start, BLOCK_ROWS)
     sources = _block(quotas, seed, tf.constant(block, tf.int64)).numpy()
     counts = np.bincount(sources[:rows], minlength=len(quotas))
@@ -181,7 +182,7 @@ def rows_before(quotas: Sequence[int], seed: int, start: int) -> list[int]:
 
 
 def _block(quotas: Sequence[int], seed: int, block: tf.Tensor) -> tf.Tensor:
-    """Returns the source of each row of a block, int64 [BLOCK_ROWS]."""
+    """Returns the source index of each row of a block, int64 [BLOCK_ROWS]."""
     sources = tf.repeat(tf.range(len(quotas), dtype=tf.int64), tf.constant(quotas, tf.int64))
     order = _permutation(tf.size(sources, tf.int64), _stream(seed, block, _MIXING))
     return tf.gather(sources, order)

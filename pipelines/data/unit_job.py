@@ -1,7 +1,7 @@
-"""Runs a job over units of work by Beam; handles resuming, errors and progress.
+"""Runs the units of a job with Beam; handles resuming, errors and progress.
 
-A finished unit has a file in UNITS_DIR. So a killed job resumes by running the other units, on any
-runner and any number of workers.
+Each finished unit has a file in UNITS_DIR. A killed job resumes by running the unfinished units, on
+any runner and any number of workers.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ _SECONDS_BETWEEN_NOTES = 1.0
 
 @dataclass(frozen=True)
 class Unit:
-    """Base class of the units of a job; picklable."""
+    """Base class for the units of work of a job. Units must be picklable."""
 
     name: str  # used in file names; unique in the job
-    bytes: int  # size of its input, for the progress
+    bytes: int  # size of the input, used to report progress
 
     def file(self, kind: str = "json") -> str:
-        """Returns the path, in the output directory, of a file that marks the unit as finished."""
+        """Returns the path in the output directory of the file that marks a unit as finished."""
         return os.path.join(UNITS_DIR, f"{self.name}.{kind}")
 
 
 def claim(output_dir: str, identity: dict) -> None:
-    """Makes `output_dir` the directory of this job: see job_directory.claim.
+    """Claims `output_dir` for this job: see job_directory.claim.
 
-    An earlier job without a finished unit is removed first, so that its input can be corrected
-    after an error.
+    If an earlier job finished no unit, its files are deleted first, so that its input can be
+    corrected after an error.
     """
     names = {name for name in files.names_in(output_dir) if ".partial-" not in name}
     names.discard(remote_lock.LOCK_FILE)
-    # Remove nothing if the directory has any other file: the file may not be ours.
+    # Delete nothing if the directory contains any other file, which may not be ours.
     if job_directory.RUN_FILE in names <= {job_directory.RUN_FILE, UNITS_DIR}:
         units_dir = os.path.join(output_dir, UNITS_DIR)
         finished = {name for name in files.names_in(units_dir) if ".partial-" not in name}
@@ -69,17 +69,17 @@ def run_units(
     workers: Workers,
     kind: str = "json",
 ) -> list[str]:
-    """Calls `work` with each unit that has no file of this kind yet, on a Beam runner.
+    """Calls `work` on a Beam runner for each unit that has no file of this kind yet.
 
-    `units` are all units of the job, including finished ones. `work` must be picklable. It returns
-    the content of the unit's file: bytes, or a dict for JSON; see Unit.file. A job of several
-    passes over its units has a kind of file for each pass.
+    `units` are all units of the job, including finished units. `work` must be picklable. It returns
+    the content of the unit's file (see Unit.file): bytes, or a dict that is written as JSON. If a
+    job makes several passes over its units, each pass needs its own `kind` of file.
 
     Returns:
-      the paths of the units' files, for read_markers if they hold JSON.
+      The paths of the files of all units. JSON files can be read with read_markers.
 
     Raises:
-      UserError: if a unit ended with a user error.
+      UserError: if a unit failed with a user error.
     """
     remove_leftovers(output_dir)
     work = functools.partial(work_or_error, work, output_dir, kind)
@@ -87,7 +87,7 @@ def run_units(
         try:
             beam_job.run(work, unfinished, workers)
         except Exception as error:
-            # If ERROR_FILE could not be written either, Beam's traceback contains the error.
+            # If writing ERROR_FILE failed as well, only Beam's traceback contains the error.
             if message := store_error(str(error)):
                 raise UserError(message) from error
             raise
@@ -101,23 +101,23 @@ def run_units(
 
 
 def remove_leftovers(output_dir: str) -> None:
-    """Removes unfinished files and the error of earlier runs."""
+    """Deletes partial files and the error file of earlier runs."""
     files.make_directory(os.path.join(output_dir, UNITS_DIR))
-    # An object store shows no unfinished files.
+    # Object stores do not list partial files.
     if not files.is_remote(output_dir):
         for directory in (output_dir, os.path.join(output_dir, UNITS_DIR)):
             for name in files.names_in(directory):
                 if ".partial-" in name:
-                    # May be gone: a worker that outlives its job for a moment may have renamed it.
+                    # A worker that outlived its job may already have renamed the file.
                     files.remove(os.path.join(directory, name))
     files.remove(os.path.join(output_dir, ERROR_FILE))
 
 
 def work_or_error(work: Callable[[Any], Any], output_dir: str, kind: str, unit: Unit) -> None:
-    """Writes `work(unit)` to the unit's file, or a user error to ERROR_FILE.
+    """Writes the result of `work(unit)` to the unit's file, or a user error to ERROR_FILE.
 
-    After an error later units do nothing. Beam would raise an exception late, after retries, and
-    inside its own traceback.
+    After a user error, later units are skipped. The error is not raised, because Beam would report
+    it late, after retries, and inside its own traceback.
     """
     error_file = os.path.join(output_dir, ERROR_FILE)
     if tf.io.gfile.exists(error_file):
@@ -135,20 +135,21 @@ def work_or_error(work: Callable[[Any], Any], output_dir: str, kind: str, unit: 
         if not program.is_user_error(error):
             raise
         if ".partial-" in str(error) and "No such file" in str(error):
-            return  # this job was killed, and the job that resumes it has removed the file
+            return  # this job was killed, and the job that resumed it has deleted the file
         try:
             files.write_atomically(error_file, str(error))
         except (OSError, tf.errors.OpError):
-            # A full disk has room for an empty file, which run_units reads as "disk full".
+            # A full disk has room for an empty file. run_units interprets it as "disk full".
             with tf.io.gfile.GFile(error_file, "w") as file:
                 file.write("")  # creates the file
 
 
 def progress_note(unit: Unit, output_dir: str) -> Callable[[int], None]:
-    """Returns a function to call with the number of bytes of the unit that have been read.
+    """Returns a function that stores the number of bytes of the unit that have been read.
 
-    It writes a file, because the work may run in another process. In an object store each file
-    would be a request: the progress there counts finished units only.
+    The number is stored in a file, because the work may run in a separate process. Nothing is
+    stored in an object store, where each write would be a request. Progress then counts only
+    finished units.
     """
     if files.is_remote(output_dir):
         return lambda _: None
@@ -165,7 +166,7 @@ def progress_note(unit: Unit, output_dir: str) -> Callable[[int], None]:
 
 
 def _note_file(unit: Unit, output_dir: str) -> str:
-    # remove_leftovers removes it after a kill.
+    # If the job is killed, remove_leftovers deletes the file.
     return os.path.join(output_dir, UNITS_DIR, f".{unit.name}.partial-bytes")
 
 
@@ -173,12 +174,12 @@ def _read_note(unit: Unit, output_dir: str) -> int:
     try:
         with open(_note_file(unit, output_dir), encoding="utf-8") as file:
             return int(file.read())
-    except FileNotFoundError:  # the unit has finished since its note was listed
+    except FileNotFoundError:  # the unit has finished since the file was listed
         return unit.bytes
 
 
 def read_markers(paths: Sequence[str]) -> list[dict[str, Any]]:
-    """Reads the units' JSON files."""
+    """Reads the JSON files of units."""
     if not any(map(files.is_remote, paths)):
         return list(map(files.read_json, paths))
     return files.map_requests(files.read_json, paths, "reading the counts")
@@ -188,7 +189,7 @@ def read_markers(paths: Sequence[str]) -> list[dict[str, Any]]:
 def _progress(
     title: str, units: Sequence[Unit], output_dir: str, kind: str
 ) -> Iterator[list[Unit]]:
-    """Yields the unfinished units; meanwhile a thread reports the bytes done of all units."""
+    """Yields the unfinished units, while a thread reports the progress of all units in bytes."""
 
     def look() -> tuple[list[Unit], int, str]:
         names = set(files.names_in(os.path.join(output_dir, UNITS_DIR)))
@@ -198,18 +199,18 @@ def _progress(
             for unit in left
             if os.path.basename(_note_file(unit, output_dir)) in names
         ]
-        # At least one byte of an unfinished unit counts as missing, so that it never looks done.
+        # At least one byte of an unfinished unit counts as unread, so that it never looks finished.
         done = total - sum(unit.bytes for unit in left)
         done += sum(min(read, size - 1) for read, size in notes)
         detail = f"{len(units) - len(left)} of {len(units)} units"
-        # One worker reads a whole document, even beyond the unit's ranges.
+        # A worker reads the last document of a unit to its end, even past the unit's ranges.
         beyond = max((read - size for read, size in notes), default=0)
         if beyond > 0:
             detail += f"; a document has been read {beyond:,} bytes past the end of its unit"
         return left, done, detail
 
     def watch() -> None:
-        # Look less often at a remote directory: each look lists the whole directory.
+        # Poll remote directories less often, because each poll lists the whole directory.
         while not stop.wait(10.0 if files.is_remote(output_dir) else _SECONDS_BETWEEN_NOTES):
             _, done, detail = look()
             if done < total:

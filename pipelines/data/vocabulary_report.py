@@ -1,4 +1,4 @@
-"""Reports how a vocabulary fits a text: unknown pieces, pieces per word, missing scripts."""
+"""Reports how well a vocabulary fits a text: unknown pieces, pieces per word, missing scripts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sentencepiece
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
 _CURLY_QUOTES = set("“”‘’")
-# A hint names each script with mostly unknown letters that has this number and share of letters.
+# Minimum number and fraction of letters of a script for a hint that most of them are unknown.
 _MIN_LETTERS = 10
 _MIN_SHARE = 1e-4
 _REMEDY = "raise --character_coverage or pass --byte_fallback"
@@ -20,10 +20,10 @@ _REMEDY = "raise --character_coverage or pass --byte_fallback"
 def report(
     processor: sentencepiece.SentencePieceProcessor, lines: Sequence[str], where: str
 ) -> str:
-    """Returns a few lines on how a vocabulary fits a text.
+    """Returns a short report of how well a vocabulary fits a text.
 
     Pieces are counted per word, or per character if most letters are of scripts without spaces.
-    `lines` are normalised text; `where` describes in the report where they come from.
+    `lines` must be normalised text. `where` describes their origin in the report.
     """
     num_pieces, num_words = 0, 0
     characters, unknown = Counter(), Counter()
@@ -31,7 +31,7 @@ def report(
         ids = processor.encode(text)
         num_pieces += len(ids)
         num_words += len(text.split())
-        characters.update(unicodedata.normalize("NFKC", text))  # as SentencePiece normalises
+        characters.update(unicodedata.normalize("NFKC", text))  # as in SentencePiece
         if processor.unk_id() in ids:
             pieces = processor.encode(text, out_type=str)
             unknown.update(p for p, i in zip(pieces, ids) if i == processor.unk_id())

@@ -1,4 +1,4 @@
-"""Reads PREFIX.json, the settings with which the vocabulary PREFIX.model was trained."""
+"""Reads PREFIX.json, which contains the training settings of the vocabulary PREFIX.model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ def settings_path(spm_model_file: str) -> str:
 
 
 def resolve_lower_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
-    """Returns whether text is to be lower-cased for a vocabulary.
+    """Returns whether to lower-case text for a vocabulary.
 
-    The vocabulary's own setting is the default; if `do_lower_case` differs, a UserError is raised.
-    A vocabulary without a settings file counts as lower-cased, like the published English ones.
+    If `do_lower_case` is None, the setting of the vocabulary is used. Without a settings file the
+    default is True, as in the published English vocabularies. If `do_lower_case` differs from the
+    setting of the vocabulary, a UserError is raised.
     """
     path = settings_path(spm_model_file)
     settings = files.read_json_if_exists(path).get("settings")

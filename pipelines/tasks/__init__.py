@@ -1,1 +1,1 @@
-"""The tasks of fine-tuning: they read files, tokenize examples and score answers."""
+"""The tasks of fine-tuning. They read files, tokenize examples and score answers."""

@@ -1,4 +1,4 @@
-"""Classification and regression of a text or a pair of texts."""
+"""Classification and regression of texts and pairs of texts."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from .scoring.metrics import (
 )
 from .task import Answers, Columns, Description, Files, Outputs, Task
 
-# With more labels only the probabilities of the most likely ones are written.
+# Tasks with more labels than this only write the probabilities of the most likely labels.
 _MOST_PROBABILITIES = 20
 _FIELDS = {"text": "text", "label": "label", "text_pair": None, "id": None}
-_SHOWN = ("id", "label", "prediction")  # columns of `answers`
+_SHOWN = ("id", "label", "prediction")  # columns of `answers` in SPLIT_errors.csv
 
 
 @dataclasses.dataclass(frozen=True)
 class Example(AnyExample):
-    """A text or a pair of texts, with its label, labels or number; None: not known.
+    """A text or a pair of texts, with its answer.
 
-    `part` names a part of the split that is scored separately, if there are several. `line` is
-    FILE:LINE of the row.
+    `label` is a label, a tuple of labels or a number. It is None if the answer is not known. `part`
+    names a part of the split that is scored separately. `line` is the FILE:LINE of the row.
     """
 
     id: str
@@ -55,7 +55,7 @@ class Example(AnyExample):
 
     @property
     def group(self) -> str:
-        """Returns the texts: copies of an example stay together."""
+        """Returns the texts, so that copies of an example are in the same split."""
         return "\0".join(text for text in (self.text, self.text_pair) if text)
 
     @property
@@ -76,15 +76,16 @@ class ClassificationTask(LabelledTask):
 
     Args:
       name, files, columns, labels: see LabelledTask.
-      is_regression: numbers in place of labels.
-      metrics: names of metrics.METRICS; the first selects the best checkpoint.
-      class_weights: label -> weight of its examples' losses; "balanced": all labels have the same
-        total weight in training; None: all examples have weight 1.
+      is_regression: if True, the task predicts numbers instead of labels.
+      metrics: keys of metrics.METRICS. The first metric selects the best checkpoint.
+      class_weights: maps a label to the loss weight of its examples (default 1). If "balanced", all
+        labels have the same total weight in training. If None, all examples have weight 1.
       quoting: see tables.read_table.
 
     Attributes:
-      top_k: see answers.
-      temperature, min_probability, label_thresholds: see Decision; the last is of MultiLabelTask.
+      top_k: see `answers`.
+      temperature, min_probability: see Decision.
+      label_thresholds: see Decision. Only MultiLabelTask uses it.
     """
 
     fields = _FIELDS
@@ -110,7 +111,7 @@ class ClassificationTask(LabelledTask):
         super().__init__(name, files, columns, labels)
         self.quoting = quoting
         self.class_weights = class_weights
-        self._weights: np.ndarray | None = None  # float32 [labels], known after `targets`
+        self._weights: np.ndarray | None = None  # float32 [labels], set by `targets`
         self.is_regression = is_regression
         self.metrics = metrics or (
             ("pearson", "spearman") if is_regression else ("accuracy", "macro_f1")
@@ -119,7 +120,7 @@ class ClassificationTask(LabelledTask):
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
-        """See Task.restore; also refuses a pair of columns for single texts, and vice versa."""
+        """See Task.restore. Also checks that the columns fit the model (single texts or pairs)."""
         description = {**description, "is_regression": description["kind"] == "regressor"}
         task = super().restore(description, columns, quoting)
         if description["has_pairs"] != bool(task.columns["text_pair"]):
@@ -133,7 +134,7 @@ class ClassificationTask(LabelledTask):
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        """See LabelledTask; empty for numbers."""
+        """See LabelledTask; empty for regression."""
         return () if self.is_regression else super().labels
 
     def labels_of_file(self, path: str) -> Iterator[tuple[str, str]]:
@@ -151,7 +152,7 @@ class ClassificationTask(LabelledTask):
     def _read_rows(
         self, path: str, first: int, needs_answers: bool, part: str = "", **arguments
     ) -> Iterator[Example]:
-        """Yields the examples of a file; `arguments` are further ones of tables.read_rows."""
+        """Yields the examples of a file; `arguments` are passed to tables.read_rows."""
         arguments = {"columns": self.columns, **arguments}
         for row in read_rows(path, first, needs_answers, quoting=self.quoting, **arguments):
             text, pair, label = row.text("text"), None, None
@@ -167,7 +168,7 @@ class ClassificationTask(LabelledTask):
         return [as_label(value, self.columns["label"], where)]
 
     def as_answer(self, value: object, where: str) -> str | float:
-        """Returns the answer in a cell, as in Example.label."""
+        """Converts a cell to a value for Example.label."""
         try:
             if self.is_regression:
                 return as_number(value, self.columns["label"], where)
@@ -182,7 +183,7 @@ class ClassificationTask(LabelledTask):
         return label
 
     def pack(self, examples: list[Example], first: int, encoder: Encoder) -> Packed:
-        """See Task.pack; the feature of an example is the example itself."""
+        """See Task.pack. Each example is its own feature."""
         firsts, full_lengths = encoder.tokenize([example.text for example in examples])
         has_second = np.array([example.text_pair is not None for example in examples])
         if not has_second.any():
@@ -192,7 +193,7 @@ class ClassificationTask(LabelledTask):
         return tokens, full_lengths + of_second + 2 + has_second, examples
 
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
-        """See Task.targets: numbers, float32 [n], or the labels' indices, int32 [n]."""
+        """See Task.targets. Returns numbers, float32 [n], or label indices, int32 [n]."""
         labels = self.label_array(examples)
         if self.is_regression and len(set(labels)) == 1:
             paths = ", ".join(self.files.get("train", [self.name]))
@@ -202,7 +203,7 @@ class ClassificationTask(LabelledTask):
             )
         if self.class_weights == "balanced":
             counts = np.bincount(labels, minlength=len(self.labels))
-            # max: avoid division by 0 for a label without examples, whose weight is never used.
+            # Avoid division by zero for a label without examples. Its weight is never used.
             weights = len(labels) / (len(counts) * np.maximum(1, counts))
             self._weights = weights.astype(np.float32)
         elif self.class_weights:
@@ -228,7 +229,7 @@ class ClassificationTask(LabelledTask):
         return lines + describe_texts(examples)
 
     def label_array(self, examples: Sequence[Example]) -> np.ndarray:
-        """Returns the numbers, float64 [n], or the labels' indices, int32 [n]."""
+        """Returns the target numbers, float64 [n], or the label indices, int32 [n]."""
         if self.is_regression:
             return np.array([example.label for example in examples], np.float64)
         return np.array([self.place_of[example.label] for example in examples], np.int32)
@@ -253,17 +254,17 @@ class ClassificationTask(LabelledTask):
         return loss * tf.gather(tf.constant(self._weights), batch["labels"])
 
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
-        """See Task.answers. Columns: id, label if known, prediction, probabilities.
+        """See Task.answers. Columns: id, label (if known), prediction and probabilities.
 
-        With more than 20 labels only the `top_k` most likely ones have columns: `label_1`,
-        `probability_1` and so on.
+        If there are more than 20 labels, only the `top_k` most likely labels are written, in the
+        columns `label_1`, `probability_1` and so on.
         """
         columns = id_and_label(examples, lambda example: self.as_cell(example.label))
         exact: dict[str, Sequence] = {"part": [example.part for example in examples]}
         if self.is_regression:
             name = "value" if features is None else "logits"
             numbers = [output[name].reshape(-1)[0] for output in outputs]
-            # The shortest decimal form of each float32.
+            # Use the shortest decimal number that rounds to the same float32.
             columns["prediction"] = [float(str(number)) for number in numbers]
             return Answers(columns, {**exact, "number": numbers})
         probabilities = probabilities_of(outputs, features is None, self.activation)
@@ -281,11 +282,11 @@ class ClassificationTask(LabelledTask):
         return Answers(columns, exact)
 
     def as_cell(self, label: str | tuple[str, ...] | float) -> str | float:
-        """Returns an example's label in the form of the output files."""
+        """Formats the label of an example for the output files."""
         return label
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
-        """Returns the predicted labels in the form of the output files."""
+        """Returns the predicted labels, formatted for the output files."""
         best, places = probabilities.max(axis=1), probabilities.argmax(axis=1)
         return [
             self.labels[place] if probability >= self.min_probability else UNSURE
@@ -293,7 +294,7 @@ class ClassificationTask(LabelledTask):
         ]
 
     def _probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:
-        """Returns the columns of `answers` for the probabilities, float64 [n, labels]."""
+        """Returns the probability columns of `answers`; `probabilities` is float64 [n, labels]."""
         columns = {}
         if len(self.labels) <= _MOST_PROBABILITIES:
             for label, of_label in zip(self.labels, probabilities.T):
@@ -307,7 +308,7 @@ class ClassificationTask(LabelledTask):
         return columns
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score. Unsure rows are left out; `answered` is the share of the others."""
+        """See Task.score. Skips unsure predictions; `answered` is the share of the other rows."""
         kind = "d" if self.is_regression else "i"
         labels, predictions, total = array.array(kind), array.array(kind), 0
         for row in rows:
@@ -332,22 +333,23 @@ class ClassificationTask(LabelledTask):
         return not self.min_probability or row["prediction"] != UNSURE
 
     def intervals(self, rows: Iterable[dict]) -> dict[str, list[float]]:
-        """See Task.intervals; none for numbers. Unsure rows are left out."""
+        """See Task.intervals. Empty for regression; skips unsure predictions."""
         if self.is_regression:
             return {}
         return intervals(self._confusion(filter(self._is_answered, rows)), self.metrics)
 
     def _confusion(self, rows: Iterable[dict]) -> np.ndarray:
-        """Returns the confusion matrix of rows with labels."""
+        """Returns the confusion matrix of rows with known labels."""
         places = array.array("i")
         for row in rows:
             places.extend(self.place_of[row[name]] for name in ("label", "prediction"))
         return confusion_matrix(*np.array(places).reshape(-1, 2).T, len(self.labels))
 
     def details(self, examples: list[Example], answers: Answers) -> dict:
-        """See Task.details: intervals, metrics per label, the confusion matrix if it is small.
+        """See Task.details: intervals, metrics per label, calibration and confusion matrix.
 
-        They cover the examples without a `part`, like the metrics without a suffix.
+        The matrix is omitted if there are many labels. Like the metrics without a suffix, the
+        details are computed on examples without a `part`.
         """
         chosen = [i for i, example in enumerate(examples) if not example.part]
         if not chosen or not _has_one_label(examples):
@@ -365,8 +367,9 @@ class ClassificationTask(LabelledTask):
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes SPLIT_predictions.tsv with the columns of `answers`.
 
-        If labels are known, also writes SPLIT_errors.csv: all texts, first the rows whose own label
-        is least likely; and SPLIT_confusion.png, unless there are too many labels to read.
+        If labels are known, also writes SPLIT_errors.csv and, unless there are too many labels,
+        SPLIT_confusion.png. SPLIT_errors.csv contains all rows, sorted by the predicted probability
+        of the known label in ascending order.
         """
         paths = super().write(directory, split, examples, answers)
         errors, picture = (
@@ -376,7 +379,7 @@ class ClassificationTask(LabelledTask):
         if has_one_label and len(self.labels) <= MOST_LABELS:
             draw_confusion_matrix(picture, self.labels, self._confusion(answers.rows()))
         else:
-            files.remove(picture)  # an old picture of other examples
+            files.remove(picture)  # an old picture may show other examples
         if not has_one_label:
             files.remove(errors)
             return paths
@@ -396,5 +399,5 @@ class ClassificationTask(LabelledTask):
 
 
 def _has_one_label(examples: Sequence[Example]) -> bool:
-    """Returns whether each example has exactly one known label, not a number."""
+    """Returns whether every example has a single known label (no number, no tuple)."""
     return all(isinstance(example.label, str) for example in examples)

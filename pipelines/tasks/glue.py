@@ -1,4 +1,4 @@
-"""The nine tasks of GLUE and its diagnostic set, from the files of the GLUE download."""
+"""The nine GLUE tasks and the diagnostic set, read from the files of the GLUE download."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _PAIR = ("sentence1", "sentence2")
 
 @dataclasses.dataclass(frozen=True)
 class GlueTable:
-    """The properties of a task.
+    """The properties of a GLUE task.
 
     Attributes:
-      name: the name of its directory and its submission file.
-      texts, label: the names of the columns.
-      labels: in the reference's order; None: the answers are numbers.
-      metrics: names in metrics.METRICS; the reference selects checkpoints by the first.
-      header: the columns of train.tsv and dev.tsv, if these files have no header.
-      broken_rows: whether train.tsv and dev.tsv have rows that cannot be read.
-      dev: the dev files; the first selects checkpoints.
-      submissions: {file without answers: name of its submission to gluebenchmark.com}.
+      name: name of the task's directory and of its default submission file.
+      texts, label: names of the columns with the texts and with the label.
+      labels: all labels, in the reference's order. None if the answers are numbers.
+      metrics: keys of metrics.METRICS. The reference selects checkpoints by the first metric.
+      header: column names of train.tsv and dev.tsv, if these files have no header.
+      broken_rows: whether train.tsv and dev.tsv contain malformed rows, which are skipped.
+      dev: names of the dev files. The first file selects checkpoints.
+      submissions: maps a file without answers to its submission name on gluebenchmark.com.
     """
 
     name: str
@@ -60,7 +60,7 @@ _TABLES = (
         ("question1", "question2"),
         "is_duplicate",
         metrics=("accuracy", "f1"),
-        broken_rows=True,  # some questions contain line ends; 363,846 and 40,430 rows are whole
+        broken_rows=True,  # line ends split some rows; 363,846 (train) and 40,430 (dev) are whole
     ),
     GlueTable("STS-B", _PAIR, "score", labels=None, metrics=("pearson", "spearman")),
     GlueTable(
@@ -75,18 +75,18 @@ _TABLES = (
     GlueTable("RTE", _PAIR, "label", _ENTAILMENT),
     GlueTable("WNLI", _PAIR, "label"),
 )
-# Name of the task -> table: cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli.
+# Maps the task names (cola, sst2, mrpc, qqp, stsb, mnli, qnli, rte, wnli) to tables.
 TASKS = {table.name.lower().replace("-", ""): table for table in _TABLES}
 
 
 class GlueTask(ClassificationTask):
-    """A task of GLUE.
+    """One of the GLUE tasks.
 
     Source: Wang et al. 2019; the reference's classifier_utils.
     Deviation: runs also report F1 for MRPC and QQP, Spearman's correlation for STS-B, and MNLI's
     mismatched genres. The reference's `matthew_corr` is called matthews_correlation.
 
-    `data_dir` contains the task's downloaded files, or the directories of all tasks.
+    `data_dir` is the directory of the task's files, or the parent directory of all GLUE tasks.
     """
 
     def __init__(self, name: str, data_dir: str):
@@ -105,7 +105,7 @@ class GlueTask(ClassificationTask):
         )
 
     def read(self, split: str) -> list[Example] | None:
-        """See Task.read; MNLI's dev split has matched and mismatched genres."""
+        """See Task.read. The dev split of MNLI contains matched and mismatched genres."""
         names = self.table.dev if split == "dev" else (split,)
         if not tf.io.gfile.exists(self._path(names[0])):
             known = ("train", *self.table.dev, *self.submissions)
@@ -126,7 +126,7 @@ class GlueTask(ClassificationTask):
                 0,
                 has_labels,
                 columns=self.columns if has_labels else {**self.columns, "label": None},
-                # metrics without a suffix are for matched genres
+                # Metrics of the matched genres have no suffix.
                 part="mismatched" if name == "dev_mismatched" else "",
                 header=self.table.header if has_labels else None,
                 leave_out_broken_rows=self.table.broken_rows and has_labels,
@@ -134,19 +134,19 @@ class GlueTask(ClassificationTask):
         return examples
 
     def other_splits(self) -> list[str]:
-        """See Task.other_splits; `diagnostic` is GLUE's AX set, which models of MNLI predict."""
+        """See Task.other_splits. `diagnostic` is GLUE's AX set, which MNLI models predict."""
         return [name for name in self.submissions if tf.io.gfile.exists(self._path(name))]
 
     def _path(self, name: str) -> str:
         path = os.path.join(self.directory, f"{name}.tsv")
         if name == "diagnostic" and not tf.io.gfile.exists(path):
-            # The download has this file in a separate directory, beside MNLI's.
+            # The GLUE download has this file in a separate directory, next to MNLI's directory.
             parent = os.path.dirname(files.absolute(self.directory).rstrip("/"))
             return os.path.join(parent, "diagnostic", "diagnostic.tsv")
         return path
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score; metrics of mismatched genres have the suffix `_mismatched`."""
+        """See Task.score. Metrics of the mismatched genres have the suffix `_mismatched`."""
         by_part: dict[str, list[dict]] = {}
         for row in rows:
             by_part.setdefault(row.get("part", ""), []).append(row)
@@ -157,11 +157,11 @@ class GlueTask(ClassificationTask):
         }
 
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
-        """Writes the readable file and the submission file for gluebenchmark.com."""
+        """Writes the files of ClassificationTask, and a submission file for unlabelled splits."""
         paths = super().write(directory, split, examples, answers)
         if split in self.submissions:
             predictions = answers.columns["prediction"]
-            if self.is_regression:  # scores of STS-B are from 0 to 5
+            if self.is_regression:  # STS-B scores range from 0 to 5
                 numbers = np.clip(answers.exact["number"], 0, 5)
                 predictions = [f"{number:.3f}" for number in numbers]
             path = os.path.join(directory, f"{self.submissions[split]}.tsv")
@@ -171,7 +171,7 @@ class GlueTask(ClassificationTask):
 
 
 def tasks_in(data_dir: str) -> dict[str, GlueTask]:
-    """Returns {name: task} for each directory of the GLUE download in `data_dir`."""
+    """Returns a dict of tasks by name, one for each GLUE directory in `data_dir`."""
     tasks = {
         name: GlueTask(name, data_dir)
         for name, table in TASKS.items()

@@ -1,4 +1,4 @@
-"""The base class of tasks whose answers are labels; finds the labels and their order."""
+"""The base class of tasks that predict labels; determines the labels and their order."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from albert_tf.storage.errors import UserError
 from .reading.tables import label_key
 from .task import Columns, Files, Task
 
-# Programs write these for a missing value. "None" and "NA" are not among them: some data sets have
-# such labels.
+# Strings that programs write for missing values. "None" and "NA" are not listed, because some data
+# sets have labels with these names.
 _MISSING = ("nan", "-nan", "<na>", "#n/a", "nat")
 
 
 class LabelledTask(Task):
-    """A task whose answers are labels: `labels` if given, else all labels of the training file."""
+    """A task that predicts labels: `labels` if given, otherwise all labels in the training data."""
 
     def __init__(
         self, name: str, files: Files, columns: Columns | None, labels: Sequence[str] | None
@@ -28,10 +28,10 @@ class LabelledTask(Task):
 
     @abc.abstractmethod
     def labels_of_file(self, path: str) -> Iterator[tuple[str, str]]:
-        """Yields (label, place of the row) for the rows of a training file."""
+        """Yields (label, location of its row) for each label in a training file."""
 
     def in_order(self, labels: set[str]) -> Sequence[str]:
-        """Returns the labels of the training file in the order of the model's outputs."""
+        """Returns the model's labels in output order, given the labels in the training data."""
         return sorted(labels)
 
     @functools.cached_property
@@ -44,7 +44,7 @@ class LabelledTask(Task):
             raise UserError(
                 f"the labels of {self.name} are not known: give the training file, or name them"
             )
-        places: dict[str, str] = {}  # label -> place of its first row
+        places: dict[str, str] = {}  # maps a label to the location of its first row
         for path in paths:
             for label, where in self.labels_of_file(path):
                 places.setdefault(label, where)
@@ -58,11 +58,11 @@ class LabelledTask(Task):
 
     @functools.cached_property
     def place_of(self) -> dict[str, int]:
-        """Each label's index among the model's outputs."""
+        """Maps each label to its index in the model's outputs."""
         return {label: place for place, label in enumerate(self.labels)}
 
     def check_known(self, label: str, where: str, is_in_row: bool = True) -> None:
-        """Raises a UserError for an unknown label; `is_in_row` is false for the label of a flag."""
+        """Raises a UserError if a label is unknown. `is_in_row` is False for labels in flags."""
         if label in self.place_of:
             return
         known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
@@ -75,9 +75,10 @@ class LabelledTask(Task):
 
 
 def _check_spellings(places: Mapping[str, str]) -> None:
-    """Refuses different labels with the same label_key, and labels that look like a missing value.
+    """Raises a UserError for labels that have the same label_key or look like missing values.
 
-    Labels that differ only in form are not merged, because only the user can decide what is meant.
+    Labels with the same label_key only differ in form. They are not merged automatically, because
+    only the user can decide whether they mean the same.
     """
     seen: dict[str, str] = {}
     for label in sorted(places):

@@ -1,4 +1,4 @@
-"""Multi-label classification: zero or more labels for a text or a pair of texts."""
+"""Multi-label classification: zero or more labels for each text or pair of texts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .scoring.metrics import METRICS, intervals_of_sets
 from .task import Answers, Columns, Description, Files
 
 _THRESHOLD = 0.5
-# Lists as NumPy prints them, and [a, b]; but not [a],[b], which are two labels.
+# Matches lists in NumPy's notation, and [a, b]. Does not match [a],[b], which is two labels.
 _OTHER_LIST = re.compile(
     r"(np\.)?(array|(frozen)?set)\(.*\)|\[[\d. ]+\]|\[[^\[\]:]*,[^\[\]:]*\]", re.DOTALL
 )
@@ -30,12 +30,13 @@ _LONGEST_LIST, _LONGEST_OTHER_LIST = 100_000, 1000  # characters
 
 
 class MultiLabelTask(ClassificationTask):
-    """A sigmoid for each label; labels with a probability of 0.5 or more are predicted.
+    """Predicts zero or more labels per example, with one sigmoid per label.
 
-    `label_thresholds` has the labels for which it is another probability.
+    A label is predicted if its probability is at least 0.5, or at least the threshold that
+    `label_thresholds` sets for this label.
 
-    A cell holds labels divided by `label_separator`; an empty cell means no label. In JSON it may
-    be a list. Example.label is the tuple of an example's labels.
+    A cell contains labels separated by `label_separator`. An empty cell means no label. In JSON the
+    value may also be a list. Example.label is a tuple of labels.
     """
 
     stored = ("labels", "quoting", "label_separator")
@@ -50,7 +51,7 @@ class MultiLabelTask(ClassificationTask):
         quoting: str = "csv",
         label_separator: str = ",",
     ):
-        # A finished model's labels are not checked again (`files` is empty).
+        # `files` is empty for a finished model, whose labels are not checked again.
         is_in_label = files and any(label_separator in label for label in labels or ())
         if not label_separator or is_in_label:
             raise UserError(
@@ -62,15 +63,15 @@ class MultiLabelTask(ClassificationTask):
         super().__init__(name, files, columns, labels, metrics=metrics, quoting=quoting)
 
     def label_names(self, value: object, where: str) -> list[str]:
-        """Returns the labels of a cell, without repetitions."""
+        """Returns the labels in a cell, without duplicates."""
         column = self.columns["label"]
         cells = value
         if not isinstance(value, list):
             if isinstance(value, str) and _is_list(value.strip()):
                 raise UserError(
-                    f"{where}: {column!r} is {value[:60]!r}, a list as Python or JSON writes it: "
-                    f"write its labels with {self.separator!r} between, without brackets and "
-                    "quotation marks, or write .jsonl, whose lists are read"
+                    f"{where}: {column!r} is {value[:60]!r}, a list as in Python or JSON: "
+                    f"separate its labels by {self.separator!r}, without brackets and quotation "
+                    "marks, or use .jsonl, which may contain lists"
                 )
             cells = as_text(value, column, where).split(self.separator)
             if not "".join(cells).strip():
@@ -78,26 +79,26 @@ class MultiLabelTask(ClassificationTask):
             if not all(cell.strip() for cell in cells):
                 raise UserError(
                     f"{where}: {column!r} is {value[:60]!r}, with no label on one side of "
-                    f"{self.separator!r}: remove what is too much there"
+                    f"{self.separator!r}: remove the extra separator"
                 )
         names = list(dict.fromkeys(as_label(cell, column, where) for cell in cells))
         if joined := next((name for name in names if self.separator in name), None):
             raise UserError(
                 f"{where}: the label {joined!r} in {column!r} contains {self.separator!r}, which "
-                "separates labels where predictions are written: choose another "
+                "separates labels in the files of predictions: choose another "
                 "--label_separator"
             )
         return names
 
     def as_answer(self, value: object, where: str) -> tuple[str, ...]:
-        """Returns the known labels of a cell, in the order of the model's outputs."""
+        """Returns the labels in a cell, in the order of the outputs; refuses unknown labels."""
         names = self.label_names(value, where)
         for name in names:
             self.check_known(name, where)
         return tuple(sorted(names, key=self.place_of.__getitem__))
 
     def label_array(self, examples: Sequence[Example]) -> np.ndarray:
-        """Returns float32 [n, labels], 1 where an example has a label."""
+        """Returns a multi-hot array, float32 [n, labels]: 1 if an example has a label, else 0."""
         found = np.zeros([len(examples), len(self.labels)], np.float32)
         for row, example in zip(found, examples):
             row[[self.place_of[label] for label in example.label]] = 1
@@ -123,7 +124,7 @@ class MultiLabelTask(ClassificationTask):
         ]
 
     def _other_separator(self, known: Sequence[tuple[str, ...]]) -> str | None:
-        """Returns the character that may be the real separator, if any."""
+        """Returns a character in the labels that may be the real separator, or None."""
         if any(len(labels) > 1 for labels in known):
             return None
         return next((mark for mark in ",;|" if any(mark in name for name in self.labels)), None)
@@ -135,16 +136,16 @@ class MultiLabelTask(ClassificationTask):
         return Description({**model, "kind": "multilabel"}, {}, source)
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the mean over the labels of their binary cross-entropies (nats)."""
+        """Returns the binary cross-entropy per example in nats, averaged over the labels."""
         losses = tf.nn.sigmoid_cross_entropy_with_logits(batch["labels"], outputs["logits"])
         return tf.reduce_mean(losses, axis=-1)
 
     def as_cell(self, label: tuple[str, ...]) -> str:
-        """Returns labels joined by the separator."""
+        """Joins the labels with the separator."""
         return self.separator.join(label)
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
-        """Returns the predicted labels of each row, joined by the separator."""
+        """Returns the predicted labels of each row, joined with the separator."""
         least = [self.label_thresholds.get(label, _THRESHOLD) for label in self.labels]
         return [
             self.as_cell(tuple(self.labels[place] for place in np.flatnonzero(row)))
@@ -152,7 +153,7 @@ class MultiLabelTask(ClassificationTask):
         ]
 
     def details(self, examples: list[Example], answers: Answers) -> dict:
-        """See Task.details: metrics per label, and thresholds with a higher F1 than at 0.5."""
+        """See Task.details: metrics per label, and thresholds with a better F1 than the default."""
         if not examples or any(example.label is None for example in examples):
             return {}
         known, found = self.label_array(examples) > 0, np.array(answers.exact["probabilities"])
@@ -172,8 +173,8 @@ class MultiLabelTask(ClassificationTask):
         return intervals_of_sets(*pair, self.metrics) if pair else {}
 
     def _sets(self, rows: Iterable[dict]) -> list[sparse.csr_matrix] | None:
-        """Returns labels and predictions, [n, labels] each; None for rows without labels."""
-        # Indices of all labels, and where those for a row end: 4 bytes per label, 8 per row.
+        """Returns labels and predictions, [n, labels] each; None if rows have no labels."""
+        # Label indices of all rows (4 bytes each), and the end offset of each row (8 bytes each).
         found = {
             name: (array.array("i"), array.array("q", [0])) for name in ("label", "prediction")
         }
@@ -193,7 +194,7 @@ class MultiLabelTask(ClassificationTask):
 
 
 def _is_list(text: str) -> bool:
-    """Returns whether a cell is a list, a set or a dict as Python, JSON or NumPy writes it."""
+    """Returns whether a cell is a list, tuple, set or dict in Python, JSON or NumPy notation."""
     if text[-1:] not in ("]", ")", "}") or len(text) > _LONGEST_LIST:
         return False
     if len(text) <= _LONGEST_OTHER_LIST and _OTHER_LIST.fullmatch(text):

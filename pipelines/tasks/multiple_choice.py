@@ -1,4 +1,4 @@
-"""Multiple choice: one of several answers to a question about a text."""
+"""Multiple choice: selects one of several answers to a question about a text."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ _FIELDS = {"context": "text", "options": "options", "label": "label", "question"
 
 @dataclasses.dataclass(frozen=True)
 class MultipleChoiceExample(AnyExample):
-    """A question about a text, and its options. All questions of a task have equally many options.
+    """A question about a text, with its options.
 
-    `label` is the index of the right option, from 0; None: not known. `part` names the part of the
-    split that the question belongs to; each part is also scored separately.
+    All questions of a task have the same number of options. `label` is the index of the correct
+    option, or None if it is not known. `part` names the part of the split that the question belongs
+    to. Each part is also scored separately.
     """
 
     id: str
@@ -44,7 +45,7 @@ class MultipleChoiceExample(AnyExample):
 
     @property
     def group(self) -> str:
-        """Returns the context; its questions stay together, in train or in dev."""
+        """Returns the context, so that all questions about it are in the same split."""
         return self.context
 
     def inputs(self) -> dict[str, str | Sequence[str]]:
@@ -53,14 +54,14 @@ class MultipleChoiceExample(AnyExample):
 
 
 class MultipleChoiceTask(Task):
-    """Chooses one of several texts; reads JSON lines.
+    """Selects one of several options for each question. Reads JSON lines.
 
-    In a row the options are a list of texts, and the label is a number from 0 or a letter. If a
-    question plus an option is too long, its last `max_qa_length` pieces are kept.
+    In each row the options are a list of texts, and the label is a number from 0 or a letter. If a
+    question and an option are too long together, their last `max_qa_length` pieces are kept.
 
     Attributes:
-      blank: the character in a question that an option replaces; None: every option follows its
-        question. Only RACE has cloze questions: elsewhere `_` may be part of a name.
+      blank: the character in a cloze question that is replaced by the option. If None, the option
+        is appended to the question. Only RACE sets it; in other data `_` may be part of a name.
     """
 
     fields = _FIELDS
@@ -112,7 +113,7 @@ class MultipleChoiceTask(Task):
             yield MultipleChoiceExample(row.id, row.text("context"), question, options, label)
 
     def pack(self, examples: list[MultipleChoiceExample], first: int, encoder: Encoder) -> Packed:
-        """See Task.pack: one sequence per option; each feature is its example."""
+        """See Task.pack. Each option is one sequence. The features are the examples."""
         # Several questions may share a text: tokenize each text once.
         texts = list(dict.fromkeys(example.context for example in examples))
         contexts, full_lengths = encoder.tokenize(texts)
@@ -128,14 +129,14 @@ class MultipleChoiceTask(Task):
                 self.blank,
             )
         )
-        # Truncate before texts are repeated: pieces beyond a sequence would only cost memory.
+        # Truncate before repeating the texts, to save memory.
         contexts = tf.gather(contexts[:, : encoder.max_seq_length], places)
         tokens = encoder.pack_choices(contexts, answers, self.max_qa_length)
         lengths = full_lengths[places] + answers.row_lengths().numpy() + NUM_SPECIAL_PIECES
         return tokens, lengths, examples
 
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
-        """See Task.targets: the options' indices, int32 [n]."""
+        """See Task.targets. `labels` are the indices of the correct options, int32 [n]."""
         return {"labels": np.array([example.label for example in examples], np.int32)}
 
     def summarise(self, examples: list[MultipleChoiceExample]) -> list[str]:
@@ -161,7 +162,7 @@ class MultipleChoiceTask(Task):
         return tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], outputs["logits"])
 
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
-        """See Task.answers: letters, probabilities, the text of the chosen option."""
+        """See Task.answers. Columns: letters, probabilities, and the text of the chosen option."""
         letters = string.ascii_uppercase[: self.num_choices]
         columns = id_and_label(examples, lambda example: letters[example.label])
         probabilities = probabilities_of(outputs, features is None)
@@ -173,7 +174,7 @@ class MultipleChoiceTask(Task):
         return Answers(columns, {"part": [example.part for example in examples]})
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score; `accuracy`, and `accuracy_PART` for each part."""
+        """See Task.score. Returns `accuracy`, and `accuracy_PART` for each part."""
         right, parts = array.array("b"), collections.defaultdict(lambda: array.array("b"))
         for row in rows:
             if "label" not in row:
@@ -188,7 +189,7 @@ class MultipleChoiceTask(Task):
 def as_options(
     value: object, column: str, where: str, num_choices: int | None = None
 ) -> tuple[str, ...]:
-    """Returns a value as options; refuses all but a list of 2 to 26 texts, one for each letter."""
+    """Converts a value to options. It must be a list of 2 to 26 texts, one for each letter."""
     if not isinstance(value, list):
         raise UserError(f'{where}: {column!r} is no list, expected a list of options: ["a", "b"]')
     if num_choices and len(value) != num_choices:
@@ -201,7 +202,7 @@ def as_options(
 
 
 def as_choice(value: object, column: str, where: str, num_choices: int) -> int:
-    """Converts a letter, or a number from 0, into the index of an option."""
+    """Converts a letter, or a number from 0, to the index of an option."""
     letters = string.ascii_uppercase[:num_choices]
     text = str(value).strip().upper()
     for place, letter in enumerate(letters):

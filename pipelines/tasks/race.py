@@ -1,4 +1,4 @@
-"""RACE: reading comprehension from English examinations, from its directory tree."""
+"""RACE: reading comprehension questions from English exams, read from a directory tree."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _LETTERS = ["A", "B", "C", "D"]
 
 
 class RaceTask(MultipleChoiceTask):
-    """RACE, with separate accuracies on middle and on high school examinations.
+    """The RACE task. Accuracy is also computed separately for middle and high school exams.
 
-    The directories train, dev and test each contain middle and high. These contain one JSON object
-    per passage, either in numbered files, read in this order, or in all.txt, one per line.
+    The directories train, dev and test each contain the directories middle and high. Each passage
+    is a JSON object, either in its own numbered file or in a line of all.txt. Numbered files are
+    read in numerical order.
 
     Source: Lai et al. 2017; the reference's race_utils.
     """
@@ -35,7 +36,7 @@ class RaceTask(MultipleChoiceTask):
         self.directory = inner if tf.io.gfile.isdir(inner) else data_dir
 
     def read(self, split: str) -> list[MultipleChoiceExample] | None:
-        """See Task.read; the test split's answers are read if they exist."""
+        """See Task.read. In the test split, answers are optional."""
         directory = os.path.join(self.directory, split)
         if not tf.io.gfile.isdir(directory):
             if not any(
@@ -63,7 +64,7 @@ class RaceTask(MultipleChoiceTask):
         return ["test"] if tf.io.gfile.isdir(os.path.join(self.directory, "test")) else []
 
     def description(self) -> Description:
-        """See Task.description; RACE's own files have no columns."""
+        """See Task.description. `source` is empty, because RACE's files have no columns."""
         return super().description()._replace(source={})
 
 
@@ -74,7 +75,7 @@ def _passage_files(directory: str) -> list[str]:
     if "all.txt" in names:
         return [os.path.join(directory, "all.txt")]
 
-    # In the order of numbers: 10.txt comes after 9.txt.
+    # Numerical order: 10.txt comes after 9.txt.
     def order(name: str) -> tuple:
         return [int(number) for number in re.findall(r"\d+", name)], name
 
@@ -84,7 +85,7 @@ def _passage_files(directory: str) -> list[str]:
 def _read_passage(
     passage: dict, where: str, level: str, may_lack_answers: bool
 ) -> list[MultipleChoiceExample]:
-    """Returns the questions of a passage; their ids are the passage's id and a number."""
+    """Returns the questions of a passage. Question ids have the form PASSAGE-NUMBER."""
     has_answers = "answers" in passage or not may_lack_answers
     lists = ["questions", "options", *(["answers"] if has_answers else [])]
     require_fields(passage, ["id", "article", *lists], where)

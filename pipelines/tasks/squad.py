@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0: the answer to a question is a span of a text; in 2.0 it may be missing."""
+"""SQuAD 1.1 and 2.0: answers are spans of a text. In 2.0 a question may have no answer."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from .scoring.squad_metrics import score_v1, score_v2
 from .task import Answers, Description, Files, Outputs, Task
 
 _DEFAULTS = KINDS["question_answering"].defaults(())
-# Arguments of SquadTask in task.json. _OF_MODEL affects weights, _OF_DECODING answers only.
+# SquadTask arguments in task.json. _OF_MODEL affects the weights, _OF_DECODING only the answers.
 _OF_MODEL = ("may_be_impossible", "has_answerability_head", "doc_stride", "max_query_length")
 _OF_DECODING = ("max_answer_length", "n_best_size", "null_threshold")
 
 
 @dataclasses.dataclass(eq=False)
 class SquadTask(Task):
-    """Finds the answers to questions about texts.
+    """Extracts the answers to questions from texts.
 
     Attributes:
-      files: official JSON files; see Task.
-      may_be_impossible: whether a text may have no answer to a question (SQuAD 2.0).
-      has_answerability_head: whether to use the reference's model for 2.0; otherwise BERT's, where
-        a span at [CLS] means "no answer".
+      files: JSON files in the official format; see Task.
+      may_be_impossible: whether questions may be unanswerable (SQuAD 2.0).
+      has_answerability_head: if True, the model has the reference's head for SQuAD 2.0. If False,
+        it has BERT's head, where a span at [CLS] means "no answer".
       doc_stride: number of pieces between the starts of two windows of a long text.
-      max_query_length: maximum number of pieces of a question, which is truncated to it.
+      max_query_length: maximum number of pieces of a question. Longer questions are truncated.
       max_answer_length: maximum number of pieces of an answer.
-      n_best_size: answers per question in the n-best file.
-      null_threshold: larger null odds mean "no answer". `score` finds the best threshold for dev.
+      n_best_size: number of answers per question in the n-best file.
+      null_threshold: "no answer" is predicted if the null odds exceed this threshold.
     """
 
     files: Files
@@ -91,7 +91,7 @@ class SquadTask(Task):
     def encode(
         self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
     ) -> tuple[Sequences, list]:
-        """See Task.encode; also counts the questions whose whole answer is in no window."""
+        """See Task.encode. In training, also counts the answers that do not fit into a window."""
         sequences, windows = super().encode(examples, tokenizer, max_seq_length, training)
         if not training:
             return sequences, windows
@@ -101,10 +101,10 @@ class SquadTask(Task):
         return dataclasses.replace(sequences, lost_answers=with_answers - len(found)), windows
 
     def pack(self, examples: list[Question], first: int, encoder: Encoder) -> Packed:
-        """Returns a sequence for each window of each question's text; the features are the windows.
+        """Returns one sequence per window of each question's context. Features are the windows.
 
-        A question is truncated to max_query_length, or further if there would be no room for the
-        text. Full lengths include the whole question.
+        A question is truncated to max_query_length pieces, or to fewer if no room would be left for
+        the context. Full lengths include the question before truncation.
         """
         texts = list(dict.fromkeys(question.context for question in examples))
         paragraph_of = dict(zip(texts, read_paragraphs(texts, encoder.tokenizer)))
@@ -115,7 +115,7 @@ class SquadTask(Task):
         tokens, cut, offsets = encoder.pack_windows(
             queries, contexts, self.max_query_length, self.doc_stride
         )
-        # `cut.first` counts the pieces of all texts; a window counts from the start of its text.
+        # Convert indices into the pieces of all texts to indices into the pieces of one text.
         firsts = cut.first - tf.gather(contexts.row_starts(), cut.text)
         lengths = cut.pieces.row_lengths().numpy()
         columns = (x.numpy().tolist() for x in (cut.text, firsts, firsts + lengths, offsets))
@@ -128,9 +128,10 @@ class SquadTask(Task):
         return tokens, full_lengths, windows
 
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
-        """Returns `start_positions`, `end_positions`, `is_impossible`, int32 [windows].
+        """Returns `start_positions`, `end_positions` and `is_impossible`, int32 [windows].
 
-        In a window without the whole answer the positions are 0 ([CLS]), and is_impossible is 1.
+        If a window does not contain the whole answer, both positions are 0 ([CLS]) and
+        is_impossible is 1.
         """
         labels = []
         for window in features:
@@ -176,13 +177,14 @@ class SquadTask(Task):
     def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file.
 
-        A .json file with an object at the top is SQuAD's; it is read as a whole. Other files are
-        tables without answers. They need the columns `question` and `context`; `id` is optional.
+        If the top level of a .json file is an object, the file is in SQuAD's format and is loaded
+        into memory. Other files are tables without answers. They must have the columns `question`
+        and `context`. The column `id` is optional.
         """
         if is_squad_file(path):
             questions = read_questions(path)
             if not all(map(self._is_answered, questions)):
-                if path not in self._told:  # a file may be read twice
+                if path not in self._told:  # warn only once if a file is read twice
                     self._told.add(path)
                     for warning in self._warn_of_unanswered(questions):
                         print(warning.replace("warning: ", f"warning: {path}: "))
@@ -204,11 +206,11 @@ class SquadTask(Task):
         unanswered = len(questions) - sum(map(self._is_answered, questions))
         return [
             f"warning: {unanswered:,} of {len(questions):,} questions have no answer, so none is "
-            "scored: give them answers, or remove them"
+            "scored: add the missing answers, or remove these questions"
         ] * (0 < unanswered < len(questions))
 
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
-        """See Task.answers: the text ("" for no answer), its score, for SQuAD 2.0 the null odds."""
+        """See Task.answers. Columns: text ("" for no answer), score, and null odds (2.0 only)."""
         columns = {"id": [question.id for question in examples]}
         if all(map(self._is_answered, examples)):
             columns["label"] = [[text for text, _ in question.answers] for question in examples]
@@ -241,9 +243,9 @@ class SquadTask(Task):
             yield decode(question.context, windows, their_outputs, *lengths)
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
-        """Returns squad_metrics.score_v1, or score_v2 at null_threshold, in per cent.
+        """Computes squad_metrics.score_v1, or score_v2 at null_threshold, in per cent.
 
-        The best thresholds can only be found from the candidates of answers (Answers.exact).
+        The best thresholds are only computed if the rows contain candidates (see Answers.exact).
         """
         truths, texts, null_odds = [], [], []
         for row in rows:
@@ -251,7 +253,7 @@ class SquadTask(Task):
                 return {}
             truths.append(row["label"])
             texts.append(row["prediction"])
-            # score_v2 applies the threshold, and so gets the best text of every question.
+            # score_v2 applies the threshold itself, so it needs the best text of every question.
             if self.may_be_impossible and "candidates" in row:
                 texts[-1] = row["candidates"][0][0] if row["candidates"] else ""
                 null_odds.append(row["null_odds"])
@@ -263,11 +265,12 @@ class SquadTask(Task):
         return {**metrics, "null_threshold": self.null_threshold}
 
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
-        """Writes files of {question id: value}; SQuAD's scripts and site accept the first file.
+        """Writes JSON files that map question ids to values.
 
-        SPLIT_predictions.json has the text, "" for no answer. SPLIT_nbest_predictions.json has a
-        list of texts, best first, each with its `score` and its `probability` among these texts.
-        SPLIT_null_odds.json, for SQuAD 2.0 only, has the null odds.
+        SPLIT_predictions.json contains the answers ("" for no answer) in the format of SQuAD's
+        scripts and website. SPLIT_nbest_predictions.json contains the best texts in descending
+        order of `score`, with `probability` as a softmax over these scores. SPLIT_null_odds.json
+        contains the null odds (SQuAD 2.0 only).
         """
         contents = {
             "predictions": answers.columns["prediction"],

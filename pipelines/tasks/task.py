@@ -1,4 +1,4 @@
-"""The interface of a task: its answers and its methods."""
+"""The interface of fine-tuning tasks."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from .reading.sequences import Encoder, Packed, Sequences, pack_in_blocks
 from .reading.tables import write_table
 
 Outputs = list[dict[str, np.ndarray]]
-Files = Mapping[str, Union[str, Sequence[str]]]  # split -> its file or files
-Columns = Mapping[str, Optional[str]]  # field -> column; None: there is no such column
+Files = Mapping[str, Union[str, Sequence[str]]]  # maps a split to its file or files
+Columns = Mapping[str, Optional[str]]  # maps a field to its column, or to None
 
 
 class Answers(NamedTuple):
     """A model's answers to examples, as columns with one value per example.
 
-    `columns` has JSON values: `id`, `label` if all examples have answers, `prediction`, and more.
-    `exact` has further values for metrics and files of fine-tuning.
+    `columns` contains JSON values: `id`, `prediction`, task-specific columns, and `label` if all
+    examples have answers. `exact` contains other values for metrics and fine-tuning's output files.
     """
 
     columns: dict[str, list]
     exact: dict[str, Sequence]
 
     def rows(self) -> Iterator[dict]:
-        """Yields the values of each example by name."""
+        """Yields the values of each example as a dict with column names as keys."""
         columns = {**self.columns, **self.exact}
         for values in zip(*columns.values()):
             yield dict(zip(columns, values))
 
 
 class Description(NamedTuple):
-    """The content of task.json in three parts.
+    """The content of task.json, in three parts.
 
     Attributes:
-      model: values that affect the weights or that exports need; `kind` is one of KINDS.
-      decoding: settings that convert the model's outputs into answers, if any.
-      source: settings for reading files to predict.
+      model: values that affect the weights or that exports need. `kind` is one of KINDS.
+      decoding: settings for converting the model's outputs to answers; may be empty.
+      source: settings for reading the files to predict.
     """
 
     model: dict[str, Any]
@@ -55,20 +55,20 @@ class Description(NamedTuple):
 
 
 class Task(abc.ABC):
-    """A task with its files. The caller has checked the flags; `read` checks the files.
+    """A task and its data files. The caller validates the flags, and `read` validates the files.
 
     Args:
       name: see --task.
-      files: split -> its file or files; the test split may be without answers.
-      columns: field -> column of the files, if not the default in `fields`. Others are ignored.
+      files: maps a split to its file or files. Answers are optional in the test split.
+      columns: maps a field to its column. Default: `fields`. Unknown fields are ignored.
 
     Attributes:
-      files: split -> its files; splits without files are left out.
-      columns: field -> column; None: there is no such column.
-      fields: field -> its default column; empty for a task with files of its own format.
-      stored: arguments of the class that task.json has under the same names.
-      best_metric: the metric of `score` that selects the best checkpoint; higher is better.
-      block_size: maximum number of examples to tokenize at a time.
+      files: maps a split to its files. Splits without files are omitted.
+      columns: maps a field to its column, or to None if there is no such column.
+      fields: maps a field to its default column. Empty if the task has its own file format.
+      stored: names of the constructor's arguments that are stored in task.json.
+      best_metric: name of the metric in `score` that selects the best checkpoint (the highest).
+      block_size: maximum number of examples to tokenize at once.
       sequences_per_example: see Sequences.
     """
 
@@ -89,7 +89,7 @@ class Task(abc.ABC):
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
-        """Returns the task of a finished model, without files; for the arguments see task_of."""
+        """Creates the task of a finished model, without files. For the arguments see task_of."""
         for field, column in columns.items():
             if field not in cls.fields:
                 raise UserError(
@@ -105,9 +105,9 @@ class Task(abc.ABC):
         return cls(description["task"], {}, named, **arguments)
 
     def read(self, split: str) -> list | None:
-        """Returns the examples of a split, in the files' order; None if there is no such split.
+        """Returns the examples of a split in file order, or None if there is no such split.
 
-        `split` is "train", "dev" or one of `other_splits`. "train" and "dev" must have answers.
+        `split` is "train", "dev" or one of `other_splits`. Answers are required in train and dev.
         """
         paths = self.files.get(split)
         return paths and list(read_files(self, paths, needs_answers=split != "test"))
@@ -117,20 +117,23 @@ class Task(abc.ABC):
         return ["test"] if "test" in self.files else []
 
     def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
-        """Yields a file's examples one by one, numbered from `first`; all or none have answers.
+        """Yields the examples of a file, numbered from `first`. All or none must have answers.
 
         A task without `files` overrides `read` and `other_splits` instead.
         """
         raise NotImplementedError
 
     def summarise(self, examples: list) -> list[str]:
-        """Returns lines for the plan: notes about the answers of examples, and warnings."""
+        """Returns lines for the run's plan: statistics of the answers, and warnings."""
         return []
 
     def encode(
         self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
     ) -> tuple[Sequences, list]:
-        """Returns sequences (with labels in training) of at most `max_seq_length`, and features."""
+        """Returns sequences, with labels if `training`, and features.
+
+        The sequences have at most `max_seq_length` pieces.
+        """
         encoder = Encoder(tokenizer, max_seq_length)
         sequences, features = pack_in_blocks(
             examples, self.block_size, lambda block, first: self.pack(block, first, encoder)
@@ -143,16 +146,16 @@ class Task(abc.ABC):
     def pack(self, examples: list, first: int, encoder: Encoder) -> Packed:
         """Returns packed sequences, their full lengths, and the features.
 
-        A feature is what `answers` must know about a sequence, or about all sequences of an
-        example. Every example must have a feature. `first` is the number of the first example.
+        A feature contains what `answers` needs about a sequence, or about all sequences of an
+        example. Every example must have a feature. `first` is the index of the first example.
         """
 
     @abc.abstractmethod
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
-        """Returns the labels for training by name, arrays [features, ...]."""
+        """Returns a dict of label arrays for training. Each has shape [features, ...]."""
 
     def owners(self, features: list) -> Sequence[int]:
-        """Returns the index of each feature's example, in ascending order."""
+        """Returns the index of the example for each feature. Indices are in ascending order."""
         return range(len(features))
 
     @abc.abstractmethod
@@ -161,47 +164,50 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the loss of each example, float32 [b]; `batch` holds the labels by name."""
+        """Returns the loss of each example, float32 [b]. `batch` contains the label tensors."""
 
     @abc.abstractmethod
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
-        """Returns a model's answers.
+        """Converts a model's outputs to answers.
 
-        `outputs` has one dict per feature, in order; arrays [L, ...] may be padded. Without
-        `features` the outputs come from an export: one dict per example.
+        `outputs` contains one dict per feature, in order. Arrays [L, ...] may be padded. If
+        `features` is None, the outputs come from an export, with one dict per example.
         """
 
     @abc.abstractmethod
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
-        """Returns the task's metrics; empty if the rows have no `label`.
+        """Returns the task's metrics, or an empty dict if the rows have no `label`.
 
-        `rows` are Answers.rows. If they have `columns` only, metrics that need `exact` are missing.
+        `rows` come from Answers.rows. Without `exact` the metrics that need it are omitted.
         """
 
     def intervals(self, rows: Iterable[dict]) -> dict[str, list[float]]:
-        """Returns [low, high] of metrics of `score`, for rows with a `label`; empty if unknown."""
+        """Maps metrics of `score` to intervals [low, high], if known. Rows must have a `label`."""
         return {}
 
     def details(self, examples: list, answers: Answers) -> dict:
-        """Returns further JSON values of a split for results.json, besides the metrics."""
+        """Returns JSON values of a split for results.json, in addition to the metrics."""
         return {}
 
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
-        """Writes answers (default: SPLIT_predictions.tsv) and pictures; returns answers' paths."""
+        """Writes the answers, by default to SPLIT_predictions.tsv. Returns the paths of the files.
+
+        A task may also write pictures, whose paths are not returned.
+        """
         path = os.path.join(directory, f"{split}_predictions.tsv")
         write_table(path, answers.columns)
         return [path]
 
 
 def create_model(task: Task, config: AlbertConfig, recompute: bool = False) -> tf.keras.Model:
-    """Returns the model: (inputs, dropout_seed) -> dict of outputs, each [examples, ...]."""
+    """Creates the model. It maps (inputs, dropout_seed) to a dict of outputs [examples, ...]."""
     description = task.description().model
     return KINDS[description["kind"]].create_model(config, description, recompute)
 
 
 def read_files(task: Task, paths: Sequence[str], needs_answers: bool = False) -> Iterator:
-    """Yields the examples of files one by one; rows without an id are numbered across files."""
-    number, first = 0, {}  # whether a file has answers -> the first such file
+    """Yields the examples of several files. Rows without an id are numbered across all files."""
+    number, first = 0, {}  # first file with answers (True) and without (False)
     for path in paths:
         is_answered = None
         for example in task.read_file(path, number, needs_answers):

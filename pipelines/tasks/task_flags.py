@@ -1,4 +1,4 @@
-"""The flags that name a task and its data."""
+"""Flags that select a task and its data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SQUAD_FILES = {
 _OF_SQUAD = ("max_query_length", "max_answer_length", "n_best_size")
 _OF_TEXTS = ("classification", "regression", "multilabel")
 _OWN = (*_OF_TEXTS, "multiple_choice", "token_classification")
-# A flag that another task would ignore is refused.
+# Maps a flag to the tasks that use it. It is refused for all other tasks.
 _ONLY_FOR = {
     **dict.fromkeys(("text_column", "label_column", "id_column"), _OWN),
     **dict.fromkeys(("text_pair_column", "quoting"), _OF_TEXTS),
@@ -51,33 +51,33 @@ def define_task_flags() -> None:
         "task",
         None,
         NAMES,
-        f"GLUE, SQuAD and RACE read --data_dir; {', '.join(_OWN)} are for files of your own. "
-        "glue: trains each GLUE task whose directory is in --data_dir, one after the other.",
+        f"GLUE, SQuAD and RACE tasks read --data_dir. {', '.join(_OWN)} read files of your own. "
+        "glue: trains on each GLUE task whose directory is in --data_dir, one after the other.",
         required=True,
     )
-    flags.DEFINE_string("data_dir", None, "Directory of the task's files, as downloaded.")
+    flags.DEFINE_string("data_dir", None, "Directory of the task's downloaded files.")
     for split in ("train", "dev", "test"):
         flags.DEFINE_string(
             f"{split}_file",
             None,
             "Paths or globs. Your own data: .csv or .tsv with a header, .jsonl, .parquet, or .json "
-            "with an array of objects. SQuAD: JSON that replaces the file in --data_dir. Files may "
-            "be compressed (.gz .bz2 .xz .zst)."
+            "with an array of objects. SQuAD: JSON files to use instead of the file in --data_dir. "
+            "Files may be compressed (.gz .bz2 .xz .zst)."
             f"{' Answers are optional.' if split == 'test' else ''}",
         )
     flags.DEFINE_float(
         "dev_fraction",
         0.0,
-        "Share of the training rows to move to dev, if there is no dev file. Each label gives this "
-        "share of its rows. Rows with equal texts stay together.",
+        "Fraction of the training rows to use as the dev set, if there is no dev file. The split "
+        "is stratified by label. Rows with equal texts are kept in the same set.",
         lower_bound=0.0,
         upper_bound=0.9,
     )
     flags.DEFINE_integer(
         "folds",
         None,
-        "Cross-validation: divide the training rows into this many parts, and predict each part "
-        "with a model trained on the others. The last weights count, unless --eval_steps is given.",
+        "Number of folds for cross-validation. Each fold is predicted by a model trained on the "
+        "other folds. The final weights are used, unless --eval_steps is given.",
         lower_bound=2,
     )
     _define_table_flags()
@@ -89,34 +89,34 @@ def _define_table_flags() -> None:
         "quoting",
         "csv",
         tables.QUOTING,
-        "Quoting of .csv and .tsv. csv: as spreadsheets and pandas write it. none: a quotation "
-        "mark is an ordinary character, as in GLUE's own files.",
+        "Quoting in .csv and .tsv files. csv: the quoting of spreadsheets and pandas. none: "
+        "quotation marks are ordinary characters, as in the GLUE files.",
     )
     flags.DEFINE_string(
         "text_column", "text", "Column of the text (multiple_choice: of the passage)."
     )
     flags.DEFINE_string("text_pair_column", None, "Column of a second text.")
-    flags.DEFINE_string("label_column", "label", "Column of the label, number or right option.")
+    flags.DEFINE_string("label_column", "label", "Column of the label, number or correct option.")
     flags.DEFINE_string("id_column", None, "Column of the row's id. Default: the row's number.")
     flags.DEFINE_string("question_column", None, "multiple_choice: column of the question.")
     flags.DEFINE_string("options_column", "options", "multiple_choice: column of the options.")
     flags.DEFINE_list(
         "labels",
         None,
-        "All labels, in the order of the outputs. Default: sorted, from the training file.",
+        "All labels, in the order of the outputs. Default: the training file's labels, sorted.",
     )
     flags.DEFINE_string("label_separator", ",", "multilabel: separator of the labels in a cell.")
     flags.DEFINE_string(
         "class_weights",
         None,
-        "classification: loss weights, as comma-separated label=weight; other labels have 1. "
-        "balanced: every label has the same total weight, however rare.",
+        "classification: loss weights, as comma-separated label=weight (default: 1). "
+        "balanced: all labels have the same total weight, even if they are rare.",
     )
 
 
 def _define_window_flags() -> None:
     flags.DEFINE_integer(
-        "max_qa_length", MAX_QA_LENGTH, "Multiple choice: maximum pieces of question + option.", 1
+        "max_qa_length", MAX_QA_LENGTH, "Multiple choice: maximum pieces of question and option.", 1
     )
     for name, what in (
         ("doc_stride", "SQuAD, token_classification: pieces between the starts of two windows."),
@@ -129,19 +129,19 @@ def _define_window_flags() -> None:
         "squad_head",
         "beams",
         ["beams", "spans"],
-        "SQuAD 2.0. beams: the reference's head, beams of starts and ends with a classifier for "
-        "answerability. spans: BERT's head.",
+        "Head for SQuAD 2.0. beams: the reference's head, which predicts beams of start and end "
+        "positions and whether there is an answer. spans: BERT's head.",
     )
     flags.DEFINE_float(
         "null_threshold",
         SquadTask.null_threshold,
-        "SQuAD 2.0: predict no answer if the null odds exceed this threshold; results.json has the "
-        "threshold that is best on dev.",
+        "SQuAD 2.0: predict no answer if the null odds exceed this threshold. results.json "
+        "contains the best threshold on dev.",
     )
 
 
 def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
-    """Returns {name: task}; --task=glue creates several."""
+    """Creates the tasks that the flags select (several for --task=glue), as a dict by name."""
     _check_flags(values)
     name = values.task
     if name == "glue":
@@ -168,7 +168,7 @@ def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
 
 
 def _check_flags(values: flags.FlagValues) -> None:
-    """Refuses flags of other tasks, a missing --data_dir, and unnamed or equal columns."""
+    """Raises a UserError for flags of other tasks, no --data_dir, or invalid column names."""
     for flag, tasks in _ONLY_FOR.items():
         if values[flag].present and values.task not in tasks:
             raise UserError(
@@ -191,7 +191,7 @@ def _check_flags(values: flags.FlagValues) -> None:
     flag_of: dict[str, str] = {}
     for flag in ("text_column", "text_pair_column", "options_column", "label_column"):
         column = values[flag].value
-        # Otherwise a text could be its own answer, for example.
+        # Otherwise, for example, the text could also be used as the label.
         if column and flag_of.setdefault(column, flag) != flag:
             raise UserError(
                 f"--{flag_of[column]} and --{flag} both name the column {column!r}: expected "
@@ -200,7 +200,7 @@ def _check_flags(values: flags.FlagValues) -> None:
 
 
 def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Task:
-    """Returns the task for a user's own files."""
+    """Creates the task for a user's own files."""
     name = values.task
     if values.data_dir:
         raise UserError(f"--task={name} reads --train_file and --dev_file, not --data_dir")
@@ -233,7 +233,7 @@ def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Tas
 
 
 def _class_weights(text: str | None) -> dict[str, float] | str | None:
-    """Returns the value of --class_weights: "balanced", weights by label, or None."""
+    """Parses --class_weights. Returns "balanced", a dict of weights by label, or None."""
     if text is None or text == "balanced":
         return text
     expected = "balanced, or weights above 0 such as neg=1,pos=2.5"
@@ -250,7 +250,7 @@ def _require_data_dir(values: flags.FlagValues) -> None:
 def _squad_files(
     values: flags.FlagValues, given: dict[str, list[str]]
 ) -> dict[str, str | list[str]]:
-    """Returns the files by split: the given files, and for other splits those in --data_dir."""
+    """Returns the files of each split: the given files, or else the files in --data_dir."""
     if not values.data_dir and "train" in given:
         return given
     _require_data_dir(values)

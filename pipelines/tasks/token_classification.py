@@ -1,4 +1,4 @@
-"""Token classification: a tag for each word of a text (entities, parts of speech)."""
+"""Token classification: predicts a tag for each word (entities, parts of speech)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ DOC_STRIDE = KINDS["token_classifier"].defaults(())["doc_stride"]
 
 @dataclasses.dataclass(frozen=True)
 class WordWindow:
-    """The words that one sequence tags; `example` is the index of their text.
+    """The words that are tagged in one sequence; `example` is the index of their text.
 
-    `words`, int32 [n], are indices of words in the text; each word is in exactly one window.
+    `words`, int32 [n], are the words' indices in the text. Each word is in exactly one window.
     `positions`, int32 [n], are the positions of the words' first pieces in the sequence.
     """
 
@@ -42,14 +42,15 @@ class WordWindow:
 
 
 class TokenClassificationTask(LabelledTask):
-    """Predicts tags for words. A word's first piece has the tag; its other pieces have none.
+    """Predicts a tag for each word. Only the first piece of a word is classified.
 
-    Each word is tokenized by itself, so that training on words and serving raw text agree. A long
-    text is cut into windows; each word is tagged in the window with the most context around it.
+    Words are tokenized separately, so that training on words and serving on raw text are
+    consistent. A long text is split into windows. Each word is tagged in the window with the most
+    context around it.
 
     Source: Devlin et al. 2019, section 5.3.
-    Deviation: the loss of an example is the mean over its words, so that it does not depend on the
-    other examples of a batch.
+    Deviation: the loss of an example is the mean over its words, so it does not depend on the other
+    examples in the batch.
 
     `doc_stride` is the number of pieces between the starts of two windows of a long text.
     """
@@ -84,7 +85,7 @@ class TokenClassificationTask(LabelledTask):
                 yield tag, f"{path}: text {example.id}"
 
     def in_order(self, labels: set[str]) -> Sequence[str]:
-        """Returns O and all combinations of prefixes and entity types, by type; or sorted tags."""
+        """Returns the sorted tags. For entities, these are O and all prefixes with all types."""
         if not are_entity_tags(labels):
             return sorted(labels)
         prefixes, _, types = zip(*(label.partition("-") for label in labels - {OUTSIDE}))
@@ -93,7 +94,7 @@ class TokenClassificationTask(LabelledTask):
 
     @functools.cached_property
     def marks_entities(self) -> bool:
-        """Whether the tags mark entities; if so, entities are scored."""
+        """Whether the tags mark entities. If True, metrics are computed on entities."""
         return are_entity_tags(self.labels)
 
     @property
@@ -108,7 +109,7 @@ class TokenClassificationTask(LabelledTask):
             if not needs_answers and is_raw not in (None, example.text is not None):
                 raise UserError(
                     f"{path}: raw texts and lists of words in one file, where text {example.id} "
-                    "differs from those before; predict them from files of their own"
+                    "differs from the previous texts; put them into separate files"
                 )
             is_raw = example.text is not None
             where = f"{path}: text {example.id}, {' '.join(example.words)[:60]!r}"
@@ -117,7 +118,7 @@ class TokenClassificationTask(LabelledTask):
             yield example
 
     def summarise(self, examples: list[TokenExample]) -> list[str]:
-        """See Task.summarise; counts entities by type, or else words by tag."""
+        """See Task.summarise. Counts entities by type, or words by tag if not `marks_entities`."""
         words = f"{sum(len(example.words) for example in examples):,} words"
         empty = sum(not example.words for example in examples)
         warnings = warn_of_rows(empty, [example.id for example in examples])
@@ -133,7 +134,7 @@ class TokenClassificationTask(LabelledTask):
         return [words, describe_labels(names, counts), *warnings]
 
     def _warn_of_tags(self, examples: list[TokenExample]) -> list[str]:
-        """Returns warnings about known answers that metrics would not count as intended."""
+        """Returns warnings about labels that the metrics would not count as intended."""
         if self.marks_entities:
             spans = lost = 0
             for example in examples:
@@ -147,14 +148,14 @@ class TokenClassificationTask(LabelledTask):
         return warn_of_tags(self.labels)
 
     def pack(self, examples: list[TokenExample], first: int, encoder: Encoder) -> Packed:
-        """Returns a sequence for each window of each text; the features are the windows."""
+        """Returns one sequence per window of each text. The features are the windows."""
         counts = np.array([len(example.words) for example in examples], np.int64)
         words = tf.constant([word for example in examples for word in example.words], tf.string)
         words = tf.RaggedTensor.from_row_lengths(words, counts)
         tokens, cut = encoder.pack_words(encoder.tokenizer.in_graph(), words, self.doc_stride)
         begins = np.cumsum(counts) - counts
         windows = []
-        # `row` has the word's number in the whole block, from 1, at first pieces, and 0 elsewhere.
+        # `row` contains the word's number in the block (from 1) at first pieces, and 0 elsewhere.
         for example, row in zip(cut.text.numpy(), tokens["word"].numpy()):
             positions = np.flatnonzero(row).astype(np.int32)
             of_window = (row[positions] - 1 - begins[example]).astype(np.int32)
@@ -162,7 +163,7 @@ class TokenClassificationTask(LabelledTask):
         return tokens, None, windows
 
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
-        """Returns `labels`, int16 [windows, max_seq_length]: tag per word (first piece) or -1."""
+        """Returns `labels`, int16 [windows, max_seq_length]: tags of first pieces, -1 elsewhere."""
         labels = np.full([len(features), max_seq_length], -1, np.int16)
         for row, window in zip(labels, features):
             tags = examples[window.example].tags
@@ -220,11 +221,12 @@ class TokenClassificationTask(LabelledTask):
         return score_rows(rows, self.labels, self._types if self.marks_entities else None)
 
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
-        """Writes the tags of words, and the spans of raw texts.
+        """Writes tags for texts that are given as words, and spans for raw texts.
 
-        A line of SPLIT_predictions.conll has, between tabs: word, known tag (if any), predicted
-        tag, probability. Blank lines separate texts. SPLIT_predictions.jsonl has one row per raw
-        text: id, text, spans. A span has start, end (characters), label, text and probability.
+        A line of SPLIT_predictions.conll contains, separated by tabs: word, known tag (if any),
+        predicted tag, probability. Blank lines separate texts. SPLIT_predictions.jsonl contains an
+        object with id, text and spans for each raw text. A span has start and end (in characters),
+        label, text and probability.
         """
         columns, lines = [], []
         for example, tagged in zip(examples, answers.exact["tagged"]):
@@ -248,11 +250,11 @@ class TokenClassificationTask(LabelledTask):
 
 def _tagged_by_export(example: TokenExample, output: dict[str, np.ndarray]) -> Tagged:
     number = len(example.words)
-    # Words beyond the limit of an export have empty labels.
+    # The export returns empty labels for words beyond its length limit.
     if b"" in output["labels"][:number]:
         raise UserError(
-            f"a row of {number:,} words is longer than an export reads: divide it, or predict with "
-            "the run itself"
+            f"a row of {number:,} words exceeds the length limit of exports: split it, or predict "
+            "with the run itself"
         )
     tags = [label.decode() for label in output["labels"][:number]]
     return tags, output["probabilities"][:number]

@@ -1,1 +1,1 @@
-"""Parts that all training jobs share: strategy, loop, checkpoints, progress."""
+"""Code shared by all training jobs: distribution strategy, training loop, checkpoints, logs."""

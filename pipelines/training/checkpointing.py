@@ -1,7 +1,7 @@
-"""Saves, restores and removes the checkpoints of a run.
+"""Saves, restores and deletes the checkpoints of a run.
 
-A single machine writes remote checkpoints to local temporary space and uploads them, the index
-last. The machines of a TPU pod write directly to the remote directory.
+On a single machine, checkpoints of a remote directory are written to a local temporary directory
+and then uploaded, the index file last. The machines of a TPU pod write them directly.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from albert_tf.storage.errors import UserError
 
 
 class Checkpointer:
-    """Saves and restores a model and its optimizer (which counts the steps).
+    """Saves and restores a model and its optimizer, including the step count.
 
-    `model_dir` holds the newest checkpoints. Its BEST_DIR holds the best weights, without moments
-    and step count. `writes` is true on one host of a run only.
+    The newest checkpoints are saved in `model_dir`. The best weights are saved in its sub-directory
+    BEST_DIR, without optimizer state. `writes` must be True on exactly one host of a run.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Checkpointer:
         self._writes = writes
 
     def restore(self) -> int:
-        """Restores the newest readable checkpoint; returns its step, or 0 if there is none.
+        """Restores the newest readable checkpoint. Returns its step, or 0 if none exists.
 
         Raises:
-          UserError: if there are (or were) checkpoints and none is readable.
+          UserError: if checkpoints exist (or existed), but none is readable.
         """
         if self._writes:
             _remove_unfinished(self._directory)
@@ -57,8 +57,8 @@ class Checkpointer:
                 logging.warning("checkpoint %s is damaged, trying the one before: %s", path, reason)
                 continue
             return int(self._optimizer.iterations.numpy())
-        # The list file exists once a checkpoint was finished. Without it, one unreadable checkpoint
-        # is the rest of a killed first write: the run starts at step 0.
+        # The list file is written after the first checkpoint. Without it, a single unreadable
+        # checkpoint was left by a first write that was killed, so the run starts at step 0.
         finished = model_directory.list_checkpoints(self._directory)
         if finished or len(found) > 1 or tf.io.gfile.exists(_list_file(self._directory)):
             raise UserError(
@@ -68,22 +68,23 @@ class Checkpointer:
         return 0
 
     def save(self, step: int) -> None:
-        """Writes a checkpoint; keeps the newest three."""
+        """Saves a checkpoint and deletes all but the newest three."""
         if self._writes:
             _write(self._checkpoint, self._directory, step, max_to_keep=3)
 
     def save_best(self, step: int) -> None:
-        """Saves the weights of this step as the best ones."""
+        """Saves the current weights as the best weights so far."""
         if self._writes:
             _write(self._best, self._best_directory, step, max_to_keep=1)
 
 
 def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_keep: int) -> None:
-    """Writes a checkpoint, then removes checkpoints beyond `max_to_keep`.
+    """Writes a checkpoint, then deletes old checkpoints beyond `max_to_keep`.
 
-    tf.train.CheckpointManager would not remove checkpoints that are missing from its list.
+    tf.train.CheckpointManager is not used, because it never deletes checkpoints that are missing
+    from its list.
     """
-    # TensorFlow writes the data, then renames the index into place: the index completes it.
+    # TensorFlow writes the index file last, so a checkpoint that has an index is complete.
     name = f"ckpt-{step}"
     path = os.path.join(directory, name)
     if _is_uploaded(directory):
@@ -93,25 +94,25 @@ def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_ke
     else:
         checkpoint.write(path)
     found = model_directory.list_checkpoints(directory, unfinished=True)
-    # Remove later checkpoints, too: the run resumed before them because they were unreadable.
+    # Also delete checkpoints of later steps. They were unreadable, so the run did not use them.
     kept = found[: found.index(path) + 1][-max_to_keep:]
     files.write_atomically(_list_file(directory), f'model_checkpoint_path: "{name}"\n')
     for other in set(found) - set(kept):
-        # Remove the index first: an incomplete checkpoint must not look complete.
+        # Delete the index first, so that a partly deleted checkpoint does not look complete.
         for file in sorted(tf.io.gfile.glob(other + ".*"), reverse=True):
             files.remove(file)
 
 
 def _is_uploaded(directory: str) -> bool:
-    """Returns whether checkpoints are written locally and uploaded."""
-    # Each worker of a TPU pod writes its own variables, directly to the final place.
+    """Returns True if checkpoints are written locally and then uploaded."""
+    # Each worker of a TPU pod writes its own variables directly to the final directory.
     devices = tf.config.list_logical_devices()
     machines = {device.name.partition("/device:")[0] for device in devices}
     return files.is_remote(directory) and len(machines) == 1
 
 
 def _remove_unfinished(directory: str) -> None:
-    """Removes the temporary files of a killed write; a killed upload leaves none."""
+    """Deletes the temporary files of a killed write. A killed upload leaves no such files."""
     if _is_uploaded(directory):
         return
     for pattern in ("ckpt-*_temp", "ckpt-*.index.tempstate*"):
@@ -120,5 +121,5 @@ def _remove_unfinished(directory: str) -> None:
 
 
 def _list_file(directory: str) -> str:
-    """Returns the file in which tf.train.latest_checkpoint finds the newest checkpoint's name."""
+    """Returns the path of the file that tf.train.latest_checkpoint reads."""
     return os.path.join(directory, "checkpoint")

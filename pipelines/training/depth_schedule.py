@@ -1,4 +1,4 @@
-"""Parses --depth_schedule, the depths of a model that grows during training."""
+"""Parses --depth_schedule, which adds layers to a model during training."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from albert_tf.storage.errors import UserError
 def parse_depths(
     depth_schedule: Sequence[str], config: AlbertConfig, num_train_steps: int
 ) -> list[tuple[int, int]]:
-    """Returns (first step, layers) for each depth: [(0, 3), (2000, 6)] for ["3", "6:2000"].
+    """Returns a list of (first step, number of layers).
 
-    An empty schedule means the config's depth in all steps.
+    For example, ["3", "6:2000"] gives [(0, 3), (2000, 6)]. If the schedule is empty, the model has
+    the config's depth at all steps.
 
     Raises:
-      UserError: if the schedule does not end at the config's depth, or layers do not share weights.
+      UserError: if the schedule is malformed, is longer than the run or does not end at the
+        config's depth, or if the layers do not share all weights.
     """
     if not depth_schedule:
         return [(0, config.num_hidden_layers)]

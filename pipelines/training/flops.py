@@ -1,4 +1,4 @@
-"""Counts the floating point operations of the matrix products in a step."""
+"""Counts the floating-point operations (FLOPs) of training."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def training_flops_per_example(
     num_hidden_layers: int | None = None,
     hidden_states: bool = False,
 ) -> int:
-    """Counts the floating point operations of the matrix products that train on one example.
+    """Counts the FLOPs of all matrix products in one training step, per example.
 
-    The forward pass of a layer costs 2 operations per matrix element and position, also if layers
-    share weights. The backward pass costs twice as much. Padding counts, too. The last block
-    computes keys and values at all positions, the rest only at [CLS] and predicted positions. With
-    `hidden_states` it computes everything at all positions.
+    The forward pass of a layer takes 2 FLOPs per matrix element and position, even if layers
+    share weights. The backward pass takes twice as many. Padding positions are included. The last
+    block computes keys and values at all positions, and everything else only at [CLS] and the
+    predicted positions. If `hidden_states` is True, it computes everything at all positions.
 
     Source: Kaplan et al. 2020, section 2.1 (6 operations per parameter and token), plus the
     products inside attention.
@@ -41,7 +41,7 @@ def training_flops_per_example(
     per_wanted = matrices(blocks[-1]) - keys_and_values
     per_prediction = matrices(model.masked_lm) + config.vocab_size * config.embedding_size
     per_example = matrices(encoder.pooler) + matrices(model.sentence_order)
-    # Attention scores and context, for L positions and D per head: [L, D] x [D, L], [L, L] x [L, D]
+    # Attention scores are [L, D] x [D, L] and context is [L, L] x [L, D], with head size D.
     num_queries = (len(plan) - 1) * max_seq_length + num_wanted
     return 6 * (
         per_position * max_seq_length

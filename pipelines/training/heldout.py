@@ -1,4 +1,4 @@
-"""Evaluates on held-out records, and checks that a run was not trained on them."""
+"""Evaluates a model on held-out records, and checks that it was not trained on them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from albert_tf import losses, metrics
 from albert_tf.checkpoints.model_directory import recorded_settings
 from albert_tf.storage.errors import UserError
 
-# A plateau is reported if the accuracies of this many evaluations differ by less than _PROGRESS.
+# A plateau is reported if this many successive accuracies differ by less than _PROGRESS.
 _PLATEAU_EVALUATIONS = 3
 _PROGRESS = 0.01
-# A tenth of the pieces to predict stays visible (data/masking.py): a model can copy these.
+# A tenth of the pieces to predict is left unchanged (data/masking.py), so models can copy it.
 _KEPT_SHARE = 0.1
 _PLATEAU = (
     "warning: held-out masked-LM accuracy stays at {accuracy:.1%}; the most frequent piece alone "
     "gives {baseline:.1%}. The model only predicts frequent pieces and copies unmasked ones: it "
-    "does not use the context yet. Long runs have stayed there. What helped: first pre-train two "
-    "layers with --max_seq_length=32 --ngram=1, a vocabulary of 8,000 pieces from your own text, "
-    "a higher --learning_rate (pipelines/recipes/README.md, An hour on two cores)"
+    "does not use the context yet. Even long runs have not passed this plateau. What helped: first "
+    "pre-train two layers with --max_seq_length=32 --ngram=1; a vocabulary of 8,000 pieces from "
+    "your own text; a higher --learning_rate (pipelines/recipes/README.md, An hour on two cores)"
 )
 
 
 def check_heldout_split(model_dir: str, heldout_split: dict[str, Any] | None) -> None:
-    """Refuses a run that may have been trained on held-out documents, according to its run.json.
+    """Raises a UserError if a run may have been trained on held-out documents.
 
-    `heldout_split` is Manifest.heldout_split of the records.
+    Compares the run's run.json with `heldout_split`, the Manifest.heldout_split of the records.
     """
     trained = recorded_settings(model_dir).get("heldout_split")
     if not trained or not heldout_split:
@@ -52,15 +52,17 @@ def make_scoring(
     dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
     vocab_size: int,
 ) -> Callable[[Callable[[int], bool]], dict[str, Any] | None]:
-    """Returns score(on_batch) -> float64 sums over one pass of a dataset.
+    """Returns a function `score(on_batch)` that makes one pass over a dataset.
 
-    The sums are `losses` (losses.pretraining_sums), `layers` (metrics.layer_distances) and
-    `targets` [vocab_size], the number of predictions per piece. score calls `on_batch` with the
-    number of finished batches before each batch. If `on_batch` returns true, score returns None.
+    `score` returns a dict of float64 sums: `losses` (see losses.pretraining_sums), `layers` (see
+    metrics.layer_distances) and `targets` [vocab_size], the number of predictions whose target was
+    each piece. Before each batch it calls `on_batch` with the number of finished batches. If
+    `on_batch` returns True, `score` stops and returns None.
 
-    The scope of `strategy` created the model. `forward` is a function (batch, dropout seed) ->
-    outputs of AlbertForPreTraining with its hidden states. `dataset_fn` is a function (input
-    context) -> batches of this host's replicas, the same number on each host.
+    The model must have been created in the scope of `strategy`. `forward` takes a batch and a
+    dropout seed, and returns the outputs of AlbertForPreTraining, including its hidden states.
+    `dataset_fn` takes an input context and returns the batches of this host's replicas. All hosts
+    must have the same number of batches.
     """
     batches = strategy.distribute_datasets_from_function(dataset_fn)
 
@@ -79,7 +81,7 @@ def make_scoring(
     @tf.function
     def score_batch(batch):
         values = strategy.run(score_replica, (batch,))
-        # Every replica holds the global value.
+        # All replicas hold the same global values.
         return tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], values)
 
     def score(on_batch: Callable[[int], bool] = lambda _: False) -> dict[str, Any] | None:
@@ -96,12 +98,13 @@ def make_scoring(
 def make_evaluation(
     score: Callable[[Callable[[int], bool]], dict[str, Any] | None], known: Mapping[str, float]
 ) -> Callable[[Callable[[], bool]], dict[str, float]]:
-    """Returns evaluate(is_stopped) -> {name: value to log}, or {} if it was stopped.
+    """Returns a function `evaluate(is_stopped)` that returns the metrics to log.
 
-    Values of metrics.pretraining_metrics and `known` (which the weights do not change) get the
-    prefix `heldout_`. Values `layers/...` are how far each layer moves its input.
+    If `is_stopped` returns True, `evaluate` returns {}. The prefix `heldout_` marks the results of
+    metrics.pretraining_metrics and the metrics in `known`, which do not depend on the weights. The
+    metrics `layers/...` are the mean distance and angle between input and output of each layer.
     """
-    accuracies: list[float] = []  # masked LM, at each evaluation
+    accuracies: list[float] = []  # masked-LM accuracy of each evaluation
 
     def evaluate(is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float]:
         totals = score(lambda _: is_stopped())
@@ -115,7 +118,7 @@ def make_evaluation(
             accuracies.append(values["masked_lm_accuracy"])
             targets = totals["targets"]
             baseline = float(targets.max() / targets.sum())
-            # Warn only once for each plateau.
+            # Warn only once per plateau.
             is_new = not knows_frequencies_only(accuracies[:-1], baseline)
             if is_new and knows_frequencies_only(accuracies, baseline):
                 print(_PLATEAU.format(accuracy=accuracies[-1], baseline=baseline), flush=True)
@@ -125,9 +128,10 @@ def make_evaluation(
 
 
 def knows_frequencies_only(accuracies: Sequence[float], baseline: float) -> bool:
-    """Returns whether the last masked-LM accuracies show that only frequencies have been learnt.
+    """Returns True if the model seems to have learnt only the frequencies of pieces.
 
-    `baseline` is the accuracy of always predicting the most frequent piece.
+    `accuracies` are the masked-LM accuracies of all evaluations so far. `baseline` is the accuracy
+    of always predicting the most frequent piece.
     """
     last = accuracies[-_PLATEAU_EVALUATIONS:]
     if len(last) < _PLATEAU_EVALUATIONS:

@@ -1,8 +1,9 @@
 """Writes the metrics of a run to metrics.jsonl and TensorBoard, and draws curves.png.
 
-Object stores cannot append: each entry would fetch and store the whole log again. So a remote log
-is kept in memory and in local temporary space. metrics.jsonl is uploaded before each checkpoint,
-TensorBoard's file before every second checkpoint and at the end. An upload takes two requests.
+Object stores cannot append to a file, so each new entry would rewrite the whole log. Therefore, a
+remote log is kept in memory and in a local temporary directory. metrics.jsonl is uploaded before
+each checkpoint. TensorBoard's file is uploaded before every second checkpoint and at the end of the
+run. Each upload takes two requests.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from absl import logging
 from albert_tf.jobs import pictures
 from albert_tf.storage import files
 
-# The values of random guessing between two labels, drawn as dotted lines.
+# Expected values for random guessing between two labels. They are drawn as dotted lines.
 _CHANCE = {
     "sentence_order_loss": math.log(2),
     "sentence_order_accuracy": 0.5,
@@ -29,11 +30,11 @@ _CHANCE = {
 
 
 class MetricsLog:
-    """Writes scalars by step to MODEL_DIR/metrics.jsonl and MODEL_DIR/tensorboard.
+    """Logs scalars for each step to MODEL_DIR/metrics.jsonl and MODEL_DIR/tensorboard.
 
-    `step` is the step of the restored checkpoint. Entries of later steps are removed from
-    metrics.jsonl. Local TensorBoard files keep them beside the new entries; remote files are
-    rewritten from metrics.jsonl. `writes` is true on one host of a run only.
+    `step` is the step of the restored checkpoint. Entries of later steps are deleted from
+    metrics.jsonl, but not from local TensorBoard files. Remote TensorBoard files are rewritten from
+    metrics.jsonl. `writes` must be True on exactly one host of a run.
     """
 
     def __init__(self, model_dir: str, step: int, writes: bool = True):
@@ -42,13 +43,13 @@ class MetricsLog:
         self._writes = writes
         self._curves = os.path.join(model_dir, "tensorboard")
         self._space = None
-        # Entries uploaded by this process to metrics.jsonl and to TensorBoard's file; -1: no upload
+        # Number of entries that this process has uploaded to each of the files; -1 if none yet
         self._stored = self._stored_curves = -1
         self._uploads = 0
         if not writes:
             return
         if files.is_remote(model_dir):
-            self._space = tempfile.TemporaryDirectory()  # removes itself
+            self._space = tempfile.TemporaryDirectory()  # deleted automatically at exit
             self._writer = tf.summary.create_file_writer(self._space.name)
             for entry in self._entries:
                 self._write_curves(entry)
@@ -57,15 +58,15 @@ class MetricsLog:
             self._writer = tf.summary.create_file_writer(self._curves)
 
     def values(self, name: str, since: int = 0) -> list[float]:
-        """Returns the logged values of a metric after step `since`, in order."""
+        """Returns the values of a metric that were logged after step `since`, in order."""
         return [entry[name] for entry in self._entries if entry["step"] > since and name in entry]
 
     def has(self, name: str, step: int) -> bool:
-        """Returns whether a metric was logged at a step."""
+        """Returns True if a metric was logged at a step."""
         return any(entry["step"] == step and name in entry for entry in self._entries)
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
-        """Logs the scalars of one step with the time in seconds since 1970, UTC."""
+        """Logs the scalars of one step, with the current Unix time in seconds."""
         entry = {"step": step, "time": round(time.time()), **scalars}
         self._entries.append(entry)
         if not self._writes:
@@ -83,10 +84,10 @@ class MetricsLog:
                     tf.summary.scalar(name, value)
 
     def upload(self, last: bool = False) -> None:
-        """Uploads a remote log; a failure is only a warning.
+        """Uploads a remote log. If the upload fails, a warning is logged.
 
-        Call it before each checkpoint: the log must reach the step from which a run may resume.
-        `last`: whether nothing more will be logged.
+        Call this before saving a checkpoint, because a resumed run needs all earlier log entries.
+        `last` must be True if nothing more will be logged.
         """
         if not self._space:
             return
@@ -101,7 +102,7 @@ class MetricsLog:
             logging.warning("the log is not stored, training continues: %s", error)
 
     def _upload_curves(self) -> None:
-        """Uploads TensorBoard's file, which has all entries; at first removes earlier files."""
+        """Uploads TensorBoard's file. The first upload deletes the files of earlier processes."""
         self._writer.flush()
         (name,) = os.listdir(self._space.name)
         with open(os.path.join(self._space.name, name), "rb") as file:
@@ -118,14 +119,14 @@ class MetricsLog:
 
 
 def read_metrics(model_dir: str) -> list[dict[str, float]]:
-    """Returns the entries of MODEL_DIR/metrics.jsonl; a line that a kill truncated is skipped."""
+    """Returns the entries of MODEL_DIR/metrics.jsonl. Skips truncated and damaged lines."""
     path = os.path.join(model_dir, "metrics.jsonl")
     if not tf.io.gfile.exists(path):
         return []
     with tf.io.gfile.GFile(path) as file:
         lines = file.read().split("\n")
     entries = []
-    # Every complete line ends in a newline; text after the last newline is incomplete.
+    # A complete line ends in a newline, so text after the last newline is skipped.
     for number, line in enumerate(lines[:-1], start=1):
         try:
             entries.append(json.loads(line))
@@ -135,7 +136,7 @@ def read_metrics(model_dir: str) -> list[dict[str, float]]:
 
 
 def draw_curves(model_dir: str) -> str:
-    """Draws loss, accuracies, learning rate and gradient norm; returns the PNG's path."""
+    """Plots losses, accuracies, learning rate and gradient norm. Returns the path of the PNG."""
     entries = read_metrics(model_dir)
     panels = (
         ("masked-LM loss, nats", "masked_lm_loss"),
@@ -159,7 +160,7 @@ def draw_curves(model_dir: str) -> str:
         kind = name.removesuffix("_accuracy")
         held_out = [e for e in entries if f"heldout_{kind}_pairs" in e]
         if held_out:
-            # Two standard errors of an accuracy at chance: 2 * sqrt(0.5 * 0.5 / pairs).
+            # Two standard errors of an accuracy of 0.5: 2 * sqrt(0.5 * 0.5 / pairs).
             band = 1 / math.sqrt(held_out[-1][f"heldout_{kind}_pairs"])
             axis.axhspan(0.5 - band, 0.5 + band, color="black", alpha=0.12, linewidth=0)
             for baseline, style in (("lengths", "--"), ("words", (0, (1, 3))), ("overlap", "-.")):

@@ -12,16 +12,18 @@ from albert_tf import losses, metrics
 
 
 class Objective(NamedTuple):
-    """Losses as sums; divide only after summing over replicas, micro-batches and steps.
+    """Functions that compute the loss and the metrics of a task from sums over examples.
+
+    Divide these sums only after they have been added up over replicas, micro-batches and steps.
 
     Attributes:
-      weights: batch -> the denominator of each loss, computed without the model.
-      sums: (model outputs, batch) -> nested float32 scalars, sums over the batch.
-      loss: (sums of a part of the batch, denominators of the global batch) -> float32 scalar, the
-        part's share of the loss.
-      metrics: sums -> {name: metric to log}; empty for sums without examples.
-      zero_sums: () -> the sums of an empty batch.
-      best_metric: name of the evaluation metric that selects MODEL_DIR/best; higher is better.
+      weights: takes a batch. Returns the denominator of each loss, without running the model.
+      sums: takes model outputs and a batch. Returns sums over the batch, nested float32 scalars.
+      loss: takes the sums of a part of the batch and the denominators of the global batch. Returns
+        the contribution of this part to the loss, a float32 scalar.
+      metrics: takes sums. Returns a dict of metrics to log. Empty if there are no examples.
+      zero_sums: takes no arguments. Returns the sums of an empty batch.
+      best_metric: name of the evaluation metric that selects MODEL_DIR/best. Higher is better.
     """
 
     weights: Callable[[dict], dict]
@@ -33,7 +35,7 @@ class Objective(NamedTuple):
 
 
 def pretraining_objective(order_weight: float = 1.0) -> Objective:
-    """Returns the objective of pre-training: see losses.pretraining_loss."""
+    """Returns the pre-training objective. See `losses.pretraining_loss`."""
     return Objective(
         weights=losses.pretraining_weights,
         sums=losses.pretraining_sums,

@@ -1,4 +1,4 @@
-"""Stops a run after the current step on SIGTERM (sent before a preemption) and Ctrl-C."""
+"""Stops a run after the current step on Ctrl-C or on SIGTERM, which announces a preemption."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import tensorflow as tf
 
 
 class StopRequest:
-    """A context in which SIGTERM and SIGINT set a flag that the loop on the device reads.
+    """Context manager that sets a flag on SIGTERM and SIGINT. The training loop reads this flag.
 
-    The first signal lets the current step finish; a second signal ends the program at once.
+    After the first signal, the current step is finished. A second signal exits immediately.
 
     Attributes:
-      flag: bool variable of this host.
-      signal: the signal's number, or None.
+      flag: bool variable on this host. True after a signal.
+      signal: number of the received signal, or None.
     """
 
     def __init__(self):
@@ -25,10 +25,10 @@ class StopRequest:
         self.signal: int | None = None
 
     def __enter__(self) -> StopRequest:
-        # Python runs signal handlers only in its main thread, which may wait for a loop of many
-        # steps. Python's C handler writes to this pipe at once, which wakes the watching thread.
+        # Python runs signal handlers only in the main thread, which may be waiting for a loop of
+        # many steps. Python's C handler writes to this pipe immediately, which wakes up `_watch`.
         self._read, self._write = os.pipe()
-        os.set_blocking(self._write, False)  # as set_wakeup_fd requires
+        os.set_blocking(self._write, False)  # required by set_wakeup_fd
         self._wakeup_before = signal.set_wakeup_fd(self._write)
         self._handlers_before = {
             number: signal.signal(number, self._handle)
@@ -56,4 +56,4 @@ class StopRequest:
             self.flag.assign(True)
 
     def _handle(self, number, _) -> None:
-        """Does nothing but replace Python's default handler; the watching thread does the work."""
+        """Does nothing, but replaces Python's default handler. `_watch` handles the signal."""

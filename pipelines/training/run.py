@@ -1,4 +1,4 @@
-"""A training run: its directory, the settings shared by its hosts, and its initial weights."""
+"""A training run: its devices, its directory, its settings and its initial weights."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .strategy import is_chief
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The devices and the directory of a run.
+    """The devices, directory and shared settings of a run.
 
     Attributes:
-      strategy: its scope creates model and optimizer.
-      model_dir: holds config, vocabulary, checkpoints and logs.
+      strategy: distribution strategy. Model and optimizer are created in its scope.
+      model_dir: directory of config, vocabulary, checkpoints and logs.
       settings: JSON-serialisable settings that must be equal on all hosts.
     """
 
@@ -41,7 +41,7 @@ class Run:
 
     @contextlib.contextmanager
     def hold(self, identity: dict[str, Any]) -> Iterator[None]:
-        """Locks the directory and claims it for a run of this identity (on the chief only)."""
+        """On the chief, locks the directory and records or checks the identity of the run."""
         if not self.is_chief:
             yield
             return
@@ -50,26 +50,26 @@ class Run:
             yield
 
     def save_model_files(self, config: AlbertConfig, tokenizer: AlbertTokenizer) -> None:
-        """Writes config and vocabulary into the directory (on the chief only)."""
+        """On the chief, writes config and vocabulary to the run's directory."""
         if self.is_chief:
             config.write(os.path.join(self.model_dir, model_directory.CONFIG_FILE))
             tokenizer.save(self.model_dir)
 
 
 def has_checkpoint(model_dir: str) -> bool:
-    """Returns whether a run has checkpoints; such a run does not read initial weights."""
+    """Returns True if a run has checkpoints. If so, it does not read initial weights."""
     checkpoints = model_directory.checkpoints_directory(model_dir)
     return bool(model_directory.list_checkpoints(checkpoints))
 
 
 class InitialModel(NamedTuple):
-    """The initial model of a run.
+    """Config, tokenizer and initial weights of a run.
 
     Attributes:
-      checkpoint: a model directory, the prefix of a checkpoint or the directory of a SavedModel;
-        None: random weights.
-      trained_length: the sequence length of the checkpoint's training, as far as it is recorded;
-        None: random weights.
+      checkpoint: model directory, checkpoint prefix or SavedModel directory. None for random
+        weights.
+      trained_length: sequence length at which the checkpoint was trained. If it was not recorded,
+        the length of the position table. None for random weights.
     """
 
     config: AlbertConfig
@@ -79,11 +79,11 @@ class InitialModel(NamedTuple):
 
 
 def initial_path(init_checkpoint: str, run_directory: str, strategy: str) -> str:
-    """Returns the path of initial weights; a published model is converted first.
+    """Returns the path of the initial weights. A published model is converted first.
 
-    `init_checkpoint` is a path or the name of a published model (hub.local_path). The converted
-    model is in RUN_DIRECTORY/.initial_model. With several hosts each would convert the model, so
-    their strategies are refused.
+    `init_checkpoint` is a path or the name of a published model (see hub.local_path). The converted
+    model is written to RUN_DIRECTORY/.initial_model. Published models are refused with strategies
+    for several hosts, because each host would convert the model.
     """
     if not hub.is_name(init_checkpoint):
         return init_checkpoint
@@ -96,7 +96,7 @@ def initial_path(init_checkpoint: str, run_directory: str, strategy: str) -> str
 
 
 def read_initial_model(init_checkpoint: str) -> InitialModel:
-    """Reads a model directory, a checkpoint, or an export (of several versions the newest)."""
+    """Reads a model directory, a checkpoint, or the newest version of an export."""
     init_checkpoint = versions.newest_saved_model(init_checkpoint) or init_checkpoint
     if saved_model.is_saved_model(init_checkpoint):
         config, tokenizer = saved_model.read_config_and_tokenizer(init_checkpoint)
@@ -111,13 +111,13 @@ def hash_of_weights(checkpoint: str) -> str:
     """Returns a hash of the weights of a checkpoint or SavedModel, independent of its path."""
     if saved_model.is_saved_model(checkpoint):
         checkpoint = saved_model.variables_prefix(checkpoint)
-    # The index holds a checksum of each variable.
+    # The index file contains a checksum of each variable.
     return files.sha256(checkpoint + ".index")[:16]
 
 
 def origin_of(run_directory: str, checkpoint: str | None) -> dict[str, str]:
     """Returns {"origin": ...} if a run started from a published model's weights, else {}."""
-    # Read a resumed run's own directory, because `checkpoint` may have been deleted.
+    # A resumed run reads its own directory, because `checkpoint` may have been deleted.
     if tf.io.gfile.exists(os.path.join(run_directory, model_directory.RUN_FILE)):
         directory = run_directory
     elif not checkpoint or saved_model.is_saved_model(checkpoint):

@@ -1,4 +1,4 @@
-"""The settings that all training programs share, each with its flag."""
+"""Settings that all training programs share, with their command-line flags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from albert_tf.jobs.settings import setting
 from albert_tf.storage.errors import UserError
 from .strategy import is_tpu
 
-# The published run of ALBERT: Lan et al. 2020, section 4.1; warm-up as in the reference.
+# The published ALBERT run. Source: Lan et al. 2020, section 4.1; for the warm-up, the reference.
 PUBLISHED = {
     "global_batch_size": 4096,
     "num_train_steps": 125_000,
@@ -30,73 +30,76 @@ SettingsT = TypeVar("SettingsT", bound="TrainingSettings")
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """Settings that determine a run's final weights, together with model, data and seed.
+    """Settings that determine the final weights of a run, together with model, data and seed.
 
-    `num_epochs` and `warmup_fraction` replace numbers of steps; `with_steps` converts them.
+    `num_epochs` and `warmup_fraction` can replace numbers of steps. `with_steps` converts them.
     """
 
     global_batch_size: int = setting(
-        flags.DEFINE_integer, "Examples per step, over all devices.", lower_bound=1
+        flags.DEFINE_integer, "Examples per step, summed over all devices.", lower_bound=1
     )
-    num_train_steps: int = setting(flags.DEFINE_integer, "Steps of the whole run.", lower_bound=1)
-    num_warmup_steps: int = setting(flags.DEFINE_integer, "Steps of linear warm-up.", lower_bound=0)
+    num_train_steps: int = setting(flags.DEFINE_integer, "Number of training steps.", lower_bound=1)
+    num_warmup_steps: int = setting(flags.DEFINE_integer, "Number of warm-up steps.", lower_bound=0)
     learning_rate: float = setting(
-        flags.DEFINE_float, "Peak learning rate, at the end of the warm-up.", lower_bound=0.0
+        flags.DEFINE_float, "Learning rate at the end of the linear warm-up.", lower_bound=0.0
     )
     weight_decay: float = setting(
-        flags.DEFINE_float, "Decoupled weight decay.", 0.01, lower_bound=0.0
+        flags.DEFINE_float, "Decoupled weight decay rate.", 0.01, lower_bound=0.0
     )
     gradient_accumulation_steps: int = setting(
         flags.DEFINE_integer,
-        "Number of micro-batches per step. Their gradients are accumulated: one micro-batch is in "
-        "memory at a time, and the update equals the whole batch's.",
+        "Number of micro-batches per step, whose gradients are accumulated. Only one of them is in "
+        "memory at a time. The update is the same as for the whole batch.",
         1,
         lower_bound=1,
     )
     mixed_precision: str = setting(
         flags.DEFINE_enum,
-        "bfloat16 computes products and keeps activations in bfloat16. It is for TPUs, newer GPUs "
-        "and CPUs with bfloat16 instructions (AVX512_BF16, AMX); on other CPUs it is slower. The "
-        "plan states whether this processor has them. float16, with a dynamic loss scale, is for "
-        "older GPUs (V100, T4). Weights stay float32.",
+        "bfloat16: for TPUs, newer GPUs and CPUs with bfloat16 instructions (AVX512_BF16, AMX). It "
+        "is slower on other CPUs. The program prints whether this CPU has these instructions. "
+        "float16: for older GPUs (V100, T4), with dynamic loss scaling. Both apply to matrix "
+        "products and activations. Weights are always float32.",
         "none",
         enum_values=["none", "bfloat16", "float16"],
     )
     jit_compile: bool = setting(
         flags.DEFINE_bool,
-        "Compile forward and backward pass with XLA. Every batch is then padded to the full "
-        "length. Slower on CPUs.",
+        "Compile the forward and backward pass with XLA. All batches are then padded to the "
+        "maximum length. Slower on CPUs.",
         False,
     )
     recompute: bool = setting(
         flags.DEFINE_bool,
-        "Recompute the activations inside blocks in the backward pass. This needs less memory and "
-        "a third more time.",
+        "Recompute activations inside blocks during the backward pass. This saves memory, but a "
+        "step takes a third more time.",
         False,
     )
 
     num_epochs: float | None = setting(
         flags.DEFINE_float,
-        "Length of the run in epochs of the training data's size, in place of --num_train_steps.",
+        "Number of epochs over the training data. Replaces --num_train_steps.",
         None,
         lower_bound=0.0,
     )
     warmup_fraction: float | None = setting(
         flags.DEFINE_float,
-        "Warm-up as a share of all steps, in place of --num_warmup_steps.",
+        "Number of warm-up steps as a fraction of all steps. Replaces --num_warmup_steps.",
         None,
         lower_bound=0.0,
         upper_bound=1.0,
     )
 
     def __post_init__(self):
-        """Refuses a run without steps."""
+        """Raises a UserError if the run would have no steps."""
         for name in ("num_epochs", "train_hours"):
             if getattr(self, name, None) == 0:
                 raise UserError(f"--{name}=0: expected a number above 0, such as 3 or 0.5")
 
     def with_steps(self: SettingsT, num_examples: int) -> SettingsT:
-        """Converts epochs and fraction into steps; `num_examples` (SQuAD: windows) are an epoch."""
+        """Returns a copy in which `num_epochs` and `warmup_fraction` are converted to steps.
+
+        `num_examples` is the number of training examples (for SQuAD, of windows).
+        """
         steps, warmup = self.num_train_steps, self.num_warmup_steps
         if self.num_epochs is not None:
             steps = max(1, math.ceil(self.num_epochs * num_examples / self.global_batch_size))
@@ -116,14 +119,14 @@ class TrainingSettings:
         )
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings for a run's identity, without optional ones that are unset."""
-        # Runs of an older version, which lacks an optional setting, can therefore resume.
+        """Returns the settings that identify a run. Unset optional settings are omitted."""
+        # So a run of an older version that lacked an optional setting can be resumed.
         optional = {field.name for field in dataclasses.fields(self) if field.default is None}
         values = dataclasses.asdict(self)
         return {name: value for name, value in values.items() if value or name not in optional}
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """Refuses a batch that does not divide evenly, and a warm-up that outlasts the run."""
+        """Raises a UserError if a batch does not divide evenly or the warm-up is too long."""
         replicas = strategy.num_replicas_in_sync
         if self.global_batch_size % (replicas * self.gradient_accumulation_steps):
             raise UserError(
@@ -137,7 +140,7 @@ class TrainingSettings:
             )
 
     def describe(self, strategy: tf.distribute.Strategy) -> str:
-        """Returns two lines for the plan: how a batch is divided, and the precision."""
+        """Describes in two lines how a batch is divided over the devices, and the precision."""
         replicas, parts = strategy.num_replicas_in_sync, self.gradient_accumulation_steps
         rows = self.global_batch_size // (replicas * parts)
         specs = [tf.DeviceSpec.from_string(name) for name in strategy.extended.worker_devices]
@@ -155,7 +158,7 @@ class TrainingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingSettings(TrainingSettings):
-    """The settings of pre-training, including the seed."""
+    """Settings of pre-training, including the random seed."""
 
     scale_learning_rate: bool = setting(
         flags.DEFINE_bool,
@@ -164,66 +167,66 @@ class PretrainingSettings(TrainingSettings):
     )
     lamb_bias_correction: bool = setting(
         flags.DEFINE_bool,
-        "Correct the bias of LAMB's moments, as tensorflow-addons does; the ALBERT authors do not. "
-        "AdamW always corrects it.",
+        "Apply bias correction to LAMB's moments, as tensorflow-addons does. The ALBERT authors' "
+        "code does not. AdamW always applies it.",
         True,
     )
     optimizer: str = setting(
         flags.DEFINE_enum,
-        "lamb: as published. adamw: with bias correction; the recipe `order` learns sentence order "
-        "with it.",
+        "lamb: the published optimizer. adamw: AdamW with bias correction. The recipe `order` uses "
+        "adamw to learn sentence order.",
         "lamb",
         enum_values=["lamb", "adamw"],
     )
     separator_order_loss: bool = setting(
         flags.DEFINE_bool,
-        "In training, also predict the order of a pair from the [SEP] between its parts, and add "
-        "this loss. The trained model predicts the order from [CLS] alone.",
+        "In training, also predict sentence order from the [SEP] between the parts, and add the "
+        "loss of this prediction. The trained model predicts the order from [CLS] alone.",
         False,
     )
     order_loss_weight: float = setting(
         flags.DEFINE_float,
-        "Weight of the sentence-order loss; masked LM has 1.",
+        "Weight of the sentence-order loss. The masked-LM loss has weight 1.",
         1.0,
         lower_bound=0.0,
     )
     random_seed: int = setting(
         flags.DEFINE_integer,
-        "Seed of initial weights, data order, masks and dropout.",
+        "Random seed for initial weights, data order, masks and dropout.",
         12345,
         lower_bound=0,
         upper_bound=2**31 - 1,
     )
     train_hours: float | None = setting(
         flags.DEFINE_float,
-        "Hours of training on this machine, in place of --num_train_steps. The run first trains "
-        "for a minute at full depth to measure the rate, discards these weights and fixes the "
-        "number of steps. A resumed run keeps this number. Needs --warmup_fraction.",
+        "Hours of training on this machine. Replaces --num_train_steps. To compute the number of "
+        "steps, the program first trains for one minute at full depth and discards the weights. A "
+        "resumed run keeps this number of steps. Requires --warmup_fraction.",
         None,
         lower_bound=0.0,
     )
     depth_schedule: tuple[str, ...] = setting(
         flags.DEFINE_list,
-        "Train a shallow model first and add layers: 3,6:2000,12:5000 has 3 layers, 6 from step "
-        "2000 and 12 from step 5000. The last depth must be the config's, and all layers must "
-        "share their weights.",
+        "Start with a shallow model and add layers during training. For example, 3,6:2000,12:5000 "
+        "starts with 3 layers, and has 6 from step 2000 and 12 from step 5000. The last depth must "
+        "be the config's. All layers must share their weights.",
         (),
     )
     unpad: bool | None = setting(
         flags.DEFINE_bool,
-        "Skip padding positions in all layers but attention. Losses stay the same up to rounding, "
-        "and CPUs are faster. Not for TPUs, and not with --jit_compile.",
+        "Remove padding before every layer except attention, which is faster on CPUs. The losses "
+        "are equal up to rounding. Not supported on TPUs or with --jit_compile.",
         None,
     )
     eval_examples: int = setting(
         flags.DEFINE_integer,
-        "Examples per evaluation, sampled from all held-out records.",
+        "Number of examples per evaluation, sampled from all held-out records.",
         10_000,
         lower_bound=1,
     )
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """See TrainingSettings.check; also refuses --unpad if XLA compiles the whole model."""
+        """See `TrainingSettings.check`. Also refuses --unpad if XLA compiles the whole model."""
         super().check(strategy)
         if self.unpad and (self.jit_compile or is_tpu(strategy)):
             raise UserError("--unpad: not for TPUs, and not with --jit_compile")
@@ -237,39 +240,39 @@ class PretrainingSettings(TrainingSettings):
 
 @dataclasses.dataclass(frozen=True)
 class LoopSettings:
-    """Settings of the loop: when it logs, saves, evaluates and stops early."""
+    """How often the training loop logs, saves and evaluates, and when it stops early."""
 
     steps_per_loop: int = setting(
         flags.DEFINE_integer, "Steps between two log entries.", lower_bound=1
     )
     save_checkpoint_steps: int = setting(
         flags.DEFINE_integer,
-        "Steps between checkpoints: a multiple of steps_per_loop.",
+        "Steps between checkpoints. Must be a multiple of --steps_per_loop.",
         lower_bound=1,
     )
     eval_steps: int = setting(
         flags.DEFINE_integer,
-        "Steps between evaluations on held-out data: a multiple of steps_per_loop; 0: no "
-        "evaluation. The best weights are kept in MODEL_DIR/best.",
+        "Steps between evaluations on held-out data. Must be a multiple of --steps_per_loop; 0 "
+        "disables evaluation. The best weights are saved in MODEL_DIR/best.",
         0,
         lower_bound=0,
     )
     early_stopping_evaluations: int = setting(
         flags.DEFINE_integer,
-        "Stop after this number of evaluations without a new best; 0: never.",
+        "Stop after this number of evaluations without improvement; 0 disables early stopping.",
         0,
         lower_bound=0,
     )
     max_bad_batches: int = setting(
         flags.DEFINE_integer,
         "Number of batches with a non-finite loss or gradient that are skipped before the run "
-        "fails. The count starts again with the program.",
+        "fails. The count is reset when the program is restarted.",
         0,
         lower_bound=0,
     )
 
     def __post_init__(self):
-        """Refuses evaluations and checkpoints that do not fall between two loops on the device."""
+        """Raises a UserError if the settings are inconsistent."""
         for name in ("save_checkpoint_steps", "eval_steps"):
             if getattr(self, name) % self.steps_per_loop:
                 raise UserError(
@@ -281,7 +284,7 @@ class LoopSettings:
 
 
 def check_steps_flags() -> None:
-    """Refuses several flags that set one number of steps; defaults do not count."""
+    """Raises a UserError if several given flags set the same number of steps."""
     for alternatives in (
         ("num_train_steps", "num_epochs", "train_hours"),
         ("num_warmup_steps", "warmup_fraction"),
@@ -295,9 +298,10 @@ def check_steps_flags() -> None:
 def precision(mixed_precision: str) -> Iterator[None]:
     """Sets the dtype policy (--mixed_precision) of layers that are created in this context.
 
-    Under bfloat16 the sum of embeddings, softmax, LayerNorm, logits, losses and the update stay
-    float32. Weights are cast at each product. One cast per step might save some 2 % of the time (an
-    estimate), but would sum the gradients of shared weights in bfloat16.
+    With bfloat16, the sum of embeddings, softmax, LayerNorm, logits, losses and the update are
+    still computed in float32. Weights are cast for each matrix product. Casting them once per step
+    might save about 2 % of the time (an estimate), but the gradients of shared weights would then
+    be summed in bfloat16.
     """
     before = tf.keras.mixed_precision.global_policy()
     policy = "float32" if mixed_precision == "none" else f"mixed_{mixed_precision}"

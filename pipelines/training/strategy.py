@@ -1,4 +1,4 @@
-"""The devices of a job: one device, all GPUs of a machine, several machines, or a TPU."""
+"""Distribution strategies: one device, all GPUs of a machine, several machines, or a TPU."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def define_strategy_flags() -> None:
     flags.DEFINE_enum(
         "strategy", "one_device", STRATEGIES, "Distribution strategy: the devices to train on."
     )
-    flags.DEFINE_string("tpu", "", "With --strategy=tpu: name or address; 'local' on a TPU VM.")
+    flags.DEFINE_string("tpu", "", "TPU name or address for --strategy=tpu; 'local' on a TPU VM.")
 
 
 def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
-    """Returns the distribution strategy of --strategy and --tpu.
+    """Creates the distribution strategy that --strategy and --tpu select.
 
-    "mirrored" uses all GPUs, or all logical CPUs if there is no GPU; "multi_worker" does so on
-    every machine that TF_CONFIG names.
+    "mirrored" uses all GPUs of this machine, or all logical CPUs if there is no GPU. "multi_worker"
+    uses all GPUs, or one CPU if there is no GPU, of every machine in TF_CONFIG.
 
     Raises:
-      UserError: if TF_CONFIG names no machines, or no TPU answers.
+      UserError: if TF_CONFIG is missing or invalid, or no TPU can be reached.
     """
     if name == "multi_worker":
-        # Connect the machines before any other operation: later TensorFlow would refuse it.
+        # This must precede any other operation, or TensorFlow refuses to connect the machines.
         try:
             config = json.loads(os.environ.get("TF_CONFIG") or "{}")
             if not isinstance(config, dict) or "cluster" not in config:
@@ -67,12 +67,12 @@ def create_strategy(name: str, tpu: str = "") -> tf.distribute.Strategy:
 
 
 def is_tpu(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether the devices are TPUs, on which XLA compiles everything."""
+    """Returns True if the devices are TPUs. On TPUs, XLA compiles the whole model."""
     return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether this host writes the files that only one host may write."""
+    """Returns True if this host writes the files of the run. Exactly one host does."""
     resolver = strategy.cluster_resolver
     if resolver is None or resolver.task_type is None:
         return True
@@ -84,7 +84,7 @@ def is_chief(strategy: tf.distribute.Strategy) -> bool:
 
 
 def has_several_hosts(strategy: tf.distribute.Strategy) -> bool:
-    """Returns whether a run has more hosts than this one."""
+    """Returns True if the run uses more than one host."""
     replicas = strategy.num_replicas_in_sync
     # The default strategy has one replica and no worker_devices.
     return replicas > 1 and replicas > len(strategy.extended.worker_devices)
@@ -92,7 +92,7 @@ def has_several_hosts(strategy: tf.distribute.Strategy) -> bool:
 
 @contextlib.contextmanager
 def naming_lost_workers() -> Iterator[None]:
-    """Replaces TensorFlow's long error about a lost host by one line."""
+    """Replaces TensorFlow's long error about a lost worker with a one-line UserError."""
     try:
         yield
     except tf.errors.OpError as error:
@@ -105,10 +105,10 @@ def naming_lost_workers() -> Iterator[None]:
 
 
 def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings: dict) -> None:
-    """Refuses hosts that do not resume from the same step with the same settings."""
+    """Raises a UserError unless all hosts are at the same step and have the same settings."""
     if not has_several_hosts(strategy):
         return
-    # Compare two sums: one number made of step and hash would overflow int64 at large steps.
+    # Sum step and hash separately: combined in one number, they would overflow int64.
     numbers = [step, zlib.crc32(json.dumps(settings).encode()) >> 1]
 
     @tf.function

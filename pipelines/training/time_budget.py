@@ -1,4 +1,4 @@
-"""Converts hours into steps: trains for a minute and measures the rate."""
+"""Converts hours of training to steps, by measuring the training speed for one minute."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def steps_of_hours(
     dataset_fn: Callable[[int, tf.distribute.InputContext], tf.data.Dataset],
     steps_per_loop: int,
 ) -> int:
-    """Returns how many steps fit into `hours`, at a rate measured in one minute of training.
+    """Returns the number of steps that take `hours`, estimated from one minute of training.
 
-    The number is a multiple of `steps_per_loop`. The measurement trains the model of `train_step`:
-    discard its weights. Compilation, evaluations and checkpoints take additional time.
+    The result is a multiple of `steps_per_loop`. The measurement changes the weights of the model
+    in `train_step`. Discard them afterwards. The time for compilation, evaluations and checkpoints
+    is not included.
     """
     with strategy.scope():
         optimization.create_slots(train_step.optimizer, train_step.model)
@@ -37,7 +38,7 @@ def steps_of_hours(
         return int(loop["steps"])  # waits for the device
 
     print(f"measuring the rate of training for {_SECONDS:.0f} s", flush=True)
-    run_loop()  # compiles
+    run_loop()  # includes compilation, so it is not measured
     steps, started = 0, time.monotonic()
     while (seconds := time.monotonic() - started) < _SECONDS:
         steps += run_loop()

@@ -1,4 +1,4 @@
-"""The training loop of all jobs: loops of steps on the device, other work between these loops."""
+"""The training loop of all jobs, which runs steps on the device in loops of several steps."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class Stage(NamedTuple):
     """A part of a run that is compiled separately, such as one depth of a growing model.
 
     Attributes:
-      first_step: number of steps before the stage.
-      train_step: the step at this depth.
-      per_example: name of a rate in the log -> amount that one example adds to it.
-      evaluate: (is_stopped) -> metrics of the current model on held-out data; {} if stopped.
+      first_step: index of the first step of the stage.
+      train_step: the training step of the stage.
+      per_example: dict mapping the name of a logged rate to its amount per example.
+      evaluate: function of `is_stopped` that returns the metrics of the current model on held-out
+        data, or {} if it was stopped.
     """
 
     first_step: int
@@ -43,14 +44,14 @@ class Stage(NamedTuple):
 class TrainLoop:
     """Trains a run from its newest checkpoint to the end of its last stage.
 
-    Logging, saving, evaluating and stopping happen between loops of steps on the device.
+    Logging, saving, evaluation and stopping happen between the loops on the device.
 
     Args:
-      run: its strategy's scope created the model's variables and the optimizer.
-      stages: stages in order, with the same model, optimizer and objective; the first begins at
-        step 0. Only the last stage saves the best weights.
-      dataset_fn: (first step, input context) -> endless batches of this host's replicas from that
-        step on.
+      run: model variables and optimizer must have been created in the scope of its strategy.
+      stages: stages in order, with the same model, optimizer and objective. The first one starts at
+        step 0. Only the last one saves the best weights.
+      dataset_fn: function of a first step and an input context that returns an infinite dataset:
+        the batches of this host's replicas, starting at that step.
       loop: how often to log, save and evaluate.
     """
 
@@ -67,7 +68,7 @@ class TrainLoop:
         self._optimizer = optimizer = of_all.optimizer
         self._num_train_steps = self._settings.num_train_steps
         self._allowed = loop.max_bad_batches
-        # The order of resuming: 1. Create all variables and slots (checkpoints restore into them).
+        # To resume: 1. Create all variables and slots, so that a checkpoint can be restored.
         with run.strategy.scope():
             optimization.create_slots(optimizer, of_all.model)
         # 2. Restore weights, slots and the step count together.
@@ -78,10 +79,10 @@ class TrainLoop:
         check_hosts_agree(run.strategy, step, run.settings)
         if step:
             print(f"resuming from step {step:,}", flush=True)
-        # 3. Remove log entries after that step; the others hold the best metric so far.
+        # 3. Delete later log entries. The remaining entries contain the best metric so far.
         self._log = MetricsLog(run.model_dir, step, writes=run.is_chief)
-        # 4. Start the data at that step. At most part of a group of each directory is skipped.
-        # Without the assertion, hosts would check by messages before every batch that all have one.
+        # 4. Start the dataset at that step. This reads at most one group per record directory.
+        # With an unknown cardinality, all hosts would exchange a message before every batch.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         self._iterator = iter(
             run.strategy.distribute_datasets_from_function(
@@ -92,11 +93,11 @@ class TrainLoop:
         self._progress = Progress("training", self._num_train_steps, done=step)
 
     def train(self) -> None:
-        """Trains to settings.num_train_steps, or until early stopping or a signal.
+        """Trains until settings.num_train_steps, early stopping or a signal.
 
         Raises:
-          UserError: if loss or gradient is not finite too often; the last checkpoint is kept.
-          SystemExit: 128 + the signal's number, after SIGTERM or Ctrl-C and a checkpoint.
+          UserError: if loss or gradient is non-finite too often. The last checkpoint is kept.
+          SystemExit: on SIGTERM or Ctrl-C, after saving a checkpoint. Code: 128 + signal number.
         """
         ends = [stage.first_step for stage in self._stages[1:]] + [self._num_train_steps]
         with self._stop, self._progress:
@@ -110,7 +111,7 @@ class TrainLoop:
                     f"{self._objective.best_metric}"
                 )
             self._log.upload(last=True)
-            # If a signal came after the last step, exit: the caller's next work may take long.
+            # If a signal came after the last step, exit now: the caller's next work may take long.
             if self._stop.signal is not None:
                 self._leave()
 
@@ -121,9 +122,9 @@ class TrainLoop:
             self._evaluate_if_due(stage)
             if self._step == end or _is_over(self._best_values(), loop):
                 return
-            # Loops end at multiples of steps_per_loop, so a resumed run logs the same sums. A
-            # signal ends a loop early and splits its log entry into two. The weights stay equal bit
-            # for bit.
+            # Loops end at multiples of steps_per_loop, so a resumed run logs the same sums. If a
+            # signal ends a loop early, its log entry is split into two. The final weights stay
+            # the same, bit for bit.
             loop_end = self._step - self._step % loop.steps_per_loop + loop.steps_per_loop
             started = time.monotonic()
             totals = run_steps(
@@ -145,14 +146,14 @@ class TrainLoop:
                 self._leave()
 
     def _evaluate_if_due(self, stage: Stage) -> None:
-        # A restarted run evaluates a checkpoint whose evaluation was interrupted.
+        # A resumed run first repeats an evaluation that was interrupted.
         step, best_metric = self._step, self._objective.best_metric
         is_due = step > stage.first_step and self._is_due(self._loop.eval_steps)
         if not stage.evaluate or not is_due or self._log.has(best_metric, step):
             return
 
         def is_stopped() -> bool:
-            # With several hosts an evaluation is not interrupted, because all must end together.
+            # With several hosts, no evaluation is interrupted, because all must stop together.
             return self._stop.signal is not None and not has_several_hosts(self._run.strategy)
 
         metrics = stage.evaluate(is_stopped)
@@ -160,7 +161,7 @@ class TrainLoop:
             self._save()
             self._leave()
         value, told = metrics.get(best_metric, -math.inf), ""
-        # Earlier stages do not save best weights.
+        # Only the last stage saves the best weights.
         if step > self._stages[-1].first_step:
             best = max(self._best_values(), default=-math.inf)
             if value > best:
@@ -173,7 +174,7 @@ class TrainLoop:
         )
 
     def _leave(self) -> NoReturn:
-        """Ends the program after a signal on this or another host."""
+        """Exits the program after a signal on this host or another host."""
         self._log.upload(last=True)
         number = self._stop.signal or signal.SIGTERM
         print(
@@ -188,12 +189,12 @@ class TrainLoop:
         return self._log.values(self._objective.best_metric, self._stages[-1].first_step)
 
     def _scalars(self, totals, stage, seconds: float) -> dict[str, float]:
-        """Returns the log entry of the steps that `totals` cover."""
+        """Returns the metrics to log for the steps that `totals` covers."""
         optimizer, steps = self._optimizer, int(totals["steps"])
         scalars = self._objective.metrics(totals["sums"])
         if with_gradient := steps - int(totals["without_gradient"]):
             scalars["gradient_norm"] = totals["gradient_norm"] / with_gradient
-        # The rate of the last step; steps are counted from 0.
+        # The learning rate of the last step. Steps are counted from 0.
         scalars["learning_rate"] = float(optimizer.learning_rate(self._step - 1))
         if hasattr(optimizer, "loss_scale"):
             scalars["loss_scale"] = float(optimizer.loss_scale.value.read_value())
@@ -211,7 +212,7 @@ class TrainLoop:
         return every > 0 and (self._step % every == 0 or self._step == self._num_train_steps)
 
     def _check_finite(self, totals) -> int:
-        """Returns how many batches had no finite gradient; raises a UserError if too many."""
+        """Returns the number of bad batches. Raises a UserError if there are too many."""
         bad_batches = int(totals["bad_batches"])
         if bad_batches:
             size, bad_step = self._settings.global_batch_size, self._step + int(totals["bad_step"])
@@ -226,12 +227,12 @@ class TrainLoop:
                     "skips a few such batches, or start a new run with a lower --learning_rate or "
                     "a longer warm-up"
                 )
-            logging.warning("%s: its gradient counts as zero", what)
+            logging.warning("%s: its gradient is set to zero", what)
         return bad_batches
 
 
 def _is_over(values: Sequence[float], loop: LoopSettings) -> bool:
-    """Returns whether none of the last --early_stopping_evaluations values is a new best."""
+    """Returns True if none of the last --early_stopping_evaluations values is a new best."""
     patience = loop.early_stopping_evaluations
     return 0 < patience < len(values) and max(values[-patience:]) <= max(values[:-patience])
 

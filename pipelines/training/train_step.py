@@ -1,4 +1,4 @@
-"""One optimizer step, and the loop of steps that stays on the device."""
+"""One optimizer step, and a loop of steps that runs on the device."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from albert_tf import optimization
 from .objective import Objective
 from .settings import TrainingSettings
 
-_MAX_GRADIENT_NORM = 1.0  # the reference's, over all variables
+_MAX_GRADIENT_NORM = 1.0  # maximum global norm over all variables, as in the reference
 
 
 class TrainStep:
-    """One optimizer step of one replica. Its results cover the global batch.
+    """One optimizer step on one replica. The results are for the global batch.
 
     The loss is a mean over the global batch, so replicas and micro-batches with fewer predictions
-    weigh less. A gradient that is not finite counts as 0, and the sums leave its batch out. Under
-    float16 they do so only if the loss is not finite.
+    have less weight. If the gradient is not finite, it is set to 0, and the batch is excluded from
+    the sums. With float16, the batch is excluded only if the loss is not finite.
 
-    `forward` is a function (batch, dropout seed) -> outputs of `model`. `optimizer` counts the
-    steps. Only gradient_accumulation_steps and jit_compile of `settings` are used.
+    `forward` takes a batch and a dropout seed, and returns the outputs of `model`. `optimizer`
+    counts the steps. This class uses gradient_accumulation_steps and jit_compile of `settings`.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class TrainStep:
         self._forward, self._seed = forward, seed
         self._loss_scale = getattr(optimizer, "loss_scale", None)
         compute = self._compute if settings.gradient_accumulation_steps == 1 else self._accumulate
-        # Compile forward and backward pass only: the update does not compile everywhere (`_apply`).
+        # Do not compile the update here: some strategies do not allow this (see `_apply`).
         self._sums_and_gradients = (
             tf.function(compute, jit_compile=True) if settings.jit_compile else compute
         )
-        # XLA updates a variable in one pass over memory; the optimizer's operations take twenty.
+        # With XLA, an update makes one pass over memory. Without XLA, it makes about twenty.
         self._compiled_update = tf.function(self._update, jit_compile=True)
 
     @tf.function
@@ -51,38 +51,38 @@ class TrainStep:
 
         Args:
           batch: this replica's rows of the global batch.
-          stop: scalar bool, whether this host has a request to stop.
+          stop: scalar bool. True if this host received a stop request.
 
         Returns:
-          Float32 scalars: `sums` of the objective, `gradient_norm`, `bad_batches` (0 or 1),
-          `without_gradient` (0 or 1) and `stop`, the number of hosts with a request to stop.
+          Dict of float32 scalars: `sums` of the objective (nested), `gradient_norm`, `bad_batches`
+          (0 or 1), `without_gradient` (0 or 1) and `stop` (number of replicas with a request).
         """
         replica = tf.distribute.get_replica_context()
-        # Hosts agree on when to stop, so that none waits for a step that another host skips.
+        # Sum the stop requests over replicas, so that all hosts stop after the same step.
         denominators, stop = replica.all_reduce(
             tf.distribute.ReduceOp.SUM, (self.objective.weights(batch), tf.cast(stop, tf.float32))
         )
-        # Compute this replica's part of the loss times `scale`, and sum over all replicas.
+        # Compute the gradients of this replica's part of the scaled loss, and sum over replicas.
         scale = self._loss_scale.value.read_value() if self._loss_scale else tf.ones([])
         seed = self._dropout_seed(replica)
         sums, gradients = self._sums_and_gradients(batch, seed, denominators, scale)
         sums, gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, (sums, gradients))
-        # Scale back and clip.
+        # Undo the loss scaling, then clip.
         if self._loss_scale:
             gradients = [gradient / scale for gradient in gradients]
         gradients, norm = optimization.clip_by_global_norm(gradients, _MAX_GRADIENT_NORM)
-        # Apply. Skipping the update would need a branch around apply_gradients, which
-        # MirroredStrategy forbids. So a bad batch still decays the moments and counts as a step.
+        # Apply the update. MirroredStrategy does not allow apply_gradients inside a conditional, so
+        # a bad batch is not skipped: it still decays the moments and counts as a step.
         has_loss = tf.math.is_finite(self.objective.loss(sums, denominators))
         finite = tf.math.is_finite(norm) & has_loss
         keep = tf.cast(finite, tf.float32)
-        # multiply_no_nan, because infinity * 0 is nan.
+        # Use multiply_no_nan, because infinity * 0 is nan.
         self._apply([tf.math.multiply_no_nan(gradient, keep) for gradient in gradients], replica)
-        # Measure.
+        # Compute the metrics.
         is_bad, counted = ~finite, keep
         if self._loss_scale:
             self._loss_scale.update(finite)
-            is_bad &= ~has_loss | (scale <= 1.0)  # otherwise a smaller scale helps
+            is_bad &= ~has_loss | (scale <= 1.0)  # else a smaller scale may help
             counted = tf.cast(has_loss, tf.float32)
         return {
             "sums": tf.nest.map_structure(lambda x: tf.math.multiply_no_nan(x, counted), sums),
@@ -93,7 +93,7 @@ class TrainStep:
         }
 
     def _dropout_seed(self, replica: tf.distribute.ReplicaContext) -> tf.Tensor:
-        # A pure function of (seed, step, replica): a resumed run draws the same dropout.
+        # A pure function of (seed, step, replica), so a resumed run draws the same dropout masks.
         fold_in = tf.random.experimental.stateless_fold_in
         seed = fold_in([self._seed, 0], self.optimizer.iterations)
         return tf.cast(fold_in(seed, replica.replica_id_in_sync_group), tf.int32)
@@ -105,8 +105,8 @@ class TrainStep:
             loss = self.objective.loss(sums, denominators)
             if self._loss_scale:
                 loss *= scale
-        # Some tasks do not use all weights, such as the pooler's. The gradient of unused weights
-        # is 0: they only decay, by learning rate times weight decay, some 1e-6 per step.
+        # Some tasks do not use all weights, such as the weights of the pooler. Unused weights get
+        # a gradient of 0. They only decay, by learning rate * weight decay, about 1e-6 per step.
         gradients = tape.gradient(
             loss,
             self.model.trainable_variables,
@@ -115,12 +115,12 @@ class TrainStep:
         return sums, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def _accumulate(self, batch, dropout_seed, denominators, scale):
-        """Returns the result of `_compute`, summed over micro-batches."""
+        """Returns the results of `_compute`, summed over all micro-batches."""
         num_parts = self.settings.gradient_accumulation_steps
         cut = {
             name: tf.reshape(
                 rows,
-                # -1 stands for a length that is unknown when the graph is built.
+                # -1 is for a sequence length that is unknown when the graph is built.
                 [num_parts, rows.shape[0] // num_parts]
                 + [-1 if size is None else size for size in rows.shape[1:]],
             )
@@ -128,12 +128,12 @@ class TrainStep:
         }
 
         def part(i):
-            # Not rows[i], which XLA compiles as a slice of dynamic size.
+            # Use tf.gather, because XLA would compile rows[i] as a slice of dynamic size.
             micro_batch = {name: tf.gather(rows, i) for name, rows in cut.items()}
             micro_seed = tf.random.experimental.stateless_fold_in(dropout_seed, i)
             return self._compute(micro_batch, micro_seed, denominators, scale)
 
-        # A loop in the graph, so that one micro-batch is in memory at a time.
+        # Use a loop in the graph, so that only one micro-batch is in memory at a time.
         return tf.while_loop(
             lambda i, _: i < num_parts,
             lambda i, totals: (i + 1, tf.nest.map_structure(tf.add, totals, part(i))),
@@ -142,30 +142,32 @@ class TrainStep:
         )[1]
 
     def _apply(self, gradients, replica):
-        # XLA cannot compile the updates of Keras' older optimizers if replicas are merged, which
-        # MirroredStrategy does even for a single device.
+        # XLA cannot compile the update of a legacy Keras optimizer if it calls merge_call, which
+        # it does under MirroredStrategy even for a single device.
         is_alone = isinstance(replica.strategy, tf.distribute.OneDeviceStrategy)
         is_alone |= not tf.distribute.has_strategy()
         (self._compiled_update if is_alone else self._update)(gradients)
 
     def _update(self, gradients):
-        # `run` has summed the gradients over replicas.
+        # `run` has already summed the gradients over replicas.
         pairs = list(zip(gradients, self.model.trainable_variables))
         self.optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
 
 def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> Callable[..., dict]:
-    """Returns run_steps(iterator, num_steps, stop, allowed) -> totals of the steps taken.
+    """Returns a function `run_steps(iterator, num_steps, stop, allowed)`.
 
-    The loop ends early after more than `allowed` bad batches. It also ends after a step that began
-    while `stop`, a bool variable, was true on any host. A batch is bad if its gradient is not
-    finite, unless float16's loss scale is the cause. `totals` adds up the scalars of TrainStep.run.
-    It also has `seconds_waiting` (for data), `steps` (taken) and `bad_step`, the index of the last
-    bad step in this loop (-1: none).
+    `run_steps` runs up to `num_steps` steps. It ends early after more than `allowed` bad batches,
+    or after a step that started while the bool variable `stop` was True on any host. A batch is bad
+    if its gradient is not finite, unless the cause is the loss scale of float16.
+
+    `run_steps` returns the scalars of TrainStep.run, summed over all steps, and three more scalars:
+    `seconds_waiting` is the time spent waiting for data. `steps` is the number of steps that were
+    run. `bad_step` is the index of the last bad step in this loop, or -1 if there was none.
     """
 
     def one_step(iterator, stop, after):
-        # Control dependencies fix the order, so that the difference is the wait for data.
+        # Control dependencies fix the order, so that only the wait for data is measured.
         with tf.control_dependencies([after]):
             asked = tf.timestamp()
         with tf.control_dependencies([asked]):
@@ -173,10 +175,10 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> C
         local = strategy.experimental_local_results(batch)[0]
         with tf.control_dependencies(tf.nest.flatten(local)):
             seconds_waiting = tf.cast(tf.timestamp() - asked, tf.float32)
-        # Otherwise a single-threaded run could read the clock only after the step.
+        # Without this dependency, a single thread might read the clock only after the step.
         with tf.control_dependencies([seconds_waiting]):
             values = strategy.run(train_step.run, (batch, stop))
-        # Every replica holds the global values. strategy.reduce would run a collective for each.
+        # All replicas hold the global values. strategy.reduce would run a collective for each one.
         values = tf.nest.map_structure(
             lambda value: strategy.experimental_local_results(value)[0], values
         )

@@ -1,1 +1,1 @@
-"""Reads files into labelled rows, and rows into sequences."""
+"""Reads files into labelled rows and converts the rows to sequences."""

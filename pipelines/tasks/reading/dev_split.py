@@ -1,4 +1,4 @@
-"""Splits a dev set or folds off the training rows; the order of the rows has no effect."""
+"""Splits training rows into train and dev or into folds, independently of the row order."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections import Counter
 from albert_tf.storage.errors import UserError
 from .examples import AnyExample
 
-# Part of the identity of runs. Increase it if split_off_dev divides the same examples differently.
-# Version 0.3.0 had no such number: it assigned each text independently of its label.
+# Part of the identity of runs. Increase it if split_off_dev is changed to return other splits.
+# Version 0.3.0 had no such number. It assigned each text independently of its label.
 DIVISION = 2
 
 
 def comparable(text: str) -> str:
-    """Normalises a text, so that texts which a model may not distinguish become equal.
+    """Normalises a text, so that texts that may look the same to a model become equal.
 
-    Case, accents, white space and Unicode's compatibility forms are ignored. The vocabulary is not
-    used, so that all models get the same division.
+    Case, accents, white space and Unicode compatibility forms are normalised. The vocabulary is not
+    used, so the splits are the same for all models.
     """
     if not text.isascii():
         plain = unicodedata.normalize("NFKD", text)
@@ -28,13 +28,14 @@ def comparable(text: str) -> str:
 
 
 def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, list]:
-    """Divides examples into train and dev, by their texts and classes alone.
+    """Splits examples into train and dev, based only on their texts and classes.
 
-    Examples of one comparable `group` stay on the same side. Each set of classes (`classes`)
-    contributes its share to dev, up to rounding. Groups are assigned in the order of a hash of
-    their text, so the order of the rows has no effect, and an added row moves few other rows. A
-    group with more rows of a class than dev still needs joins dev only if this brings dev nearer to
-    its quotas. Both results keep the order of the examples; an empty result is refused.
+    Examples with an equal `group` (see comparable) are in the same split. Each set of classes
+    contributes the same share of its rows to dev, up to rounding. Groups are assigned in the order
+    of a hash of their text, so the row order has no effect and an additional row moves few other
+    rows. If a group has more rows of a class than dev still needs, it is assigned to dev only if
+    this brings dev closer to its quotas. Both results keep the order of the examples. Raises a
+    UserError if one of them is empty.
     """
     classes = [example.classes for example in examples]
     groups: dict[str, list[int]] = {}
@@ -51,7 +52,7 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
         else:
             larger.append((groups[group], of_group))
     for places, of_group in sorted(larger, key=lambda item: len(item[0])):
-        # Accept too many rows of a class if this is nearer to the quotas than too few.
+        # Accept too many rows of a class if this is closer to the quotas than too few.
         if sum(abs(missing[name] - n) - abs(missing[name]) for name, n in of_group.items()) < 0:
             missing.subtract(of_group)
             dev_places.update(places)
@@ -67,11 +68,11 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
 
 
 def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
-    """Divides examples by their texts and classes alone; returns the fold of each, from 1.
+    """Returns the fold of each example (from 1), based only on the texts and classes.
 
-    Examples of one comparable `group` share a fold. Groups are assigned from the largest to the
-    smallest, and in the order of a hash if they are equally large. A group joins the fold with the
-    fewest rows of the group's classes. If several folds are equal, it joins the smallest.
+    Examples with an equal `group` (see comparable) are in the same fold. Groups are assigned in
+    descending order of size, and groups of equal size in the order of a hash. Each group is added
+    to the fold with the fewest rows of the group's classes, or to the smallest of these folds.
     """
     groups: dict[str, list[int]] = {}
     for place, example in enumerate(examples):
@@ -91,16 +92,16 @@ def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
 
 
 def split_off_fold(examples: list, numbers: list[int], fold: int) -> tuple[list, list]:
-    """Returns the examples outside a fold and in it; `numbers` are their folds."""
+    """Returns the examples outside and inside a fold. `numbers` are the folds of the examples."""
     outside = [example for example, number in zip(examples, numbers) if number != fold]
     return outside, [example for example, number in zip(examples, numbers) if number == fold]
 
 
 def _quotas(totals: Counter, fraction: float) -> Counter:
-    """Returns how many rows of each set of classes dev should have.
+    """Returns the number of dev rows for each set of classes.
 
-    Rounding errors do not add up: at a fraction of 0.1, of 1,000 sets of classes with one row each
-    100 get a row in dev. A set of one class keeps a row in train.
+    Rounding errors do not accumulate: if there are 1,000 combinations of classes with one row each,
+    a fraction of 0.1 gives 100 dev rows. A set of a single class keeps at least one row in train.
     """
     quotas, before, end = Counter(), 0, 0
     for name in sorted(totals, key=lambda name: _digest(repr(name))):

@@ -1,4 +1,4 @@
-"""The interface of examples."""
+"""The interface of a task's examples."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class AnyExample(abc.ABC):
-    """A row of a task's data: a frozen dataclass with a unique `repr`.
+    """A row of a task's data. Subclasses are frozen dataclasses with a unique `repr`.
 
     Attributes:
-      id: its id in the file, or the number of its row, from 0.
-      label: the right answer; None: not known.
+      id: the id in the file, or the row number (from 0) if the file has no ids.
+      label: the correct answer, or None if it is not known.
     """
 
     id: str
@@ -20,30 +20,30 @@ class AnyExample(abc.ABC):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the right answer is known."""
+        """Whether the correct answer is known."""
         return self.label is not None
 
     @property
     @abc.abstractmethod
     def group(self) -> str:
-        """A text. Examples with equal texts (see dev_split.comparable) share train or dev."""
+        """A text. Examples with equal texts (see dev_split.comparable) are in the same split."""
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The labels of an answered example; each label has the same share of train and dev."""
+        """The labels by which train and dev are stratified, if any."""
         return ()
 
     @abc.abstractmethod
     def inputs(self) -> dict[str, str | Sequence[str]]:
-        """Returns {name in the signatures of exports: text or texts}."""
+        """Maps the input names of an export's signatures to a text or a list of texts."""
 
     def texts(self) -> Iterator[str]:
-        """Yields its texts."""
+        """Yields all texts of the example."""
         for value in self.inputs().values():
             yield from [value] if isinstance(value, str) else value
 
     def num_chars(self) -> int:
-        """Returns the number of characters of all its texts."""
+        """Returns the total number of characters of all texts."""
         return sum(map(len, self.texts()))
 
 

@@ -1,4 +1,4 @@
-"""Reads the raw rows of a file: cells or JSON objects, with line numbers."""
+"""Reads the raw rows of a file (cells or JSON objects) with their line numbers."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Union
 from albert_tf.storage.errors import UserError, shown
 from ...data.text_files import read_lines
 
-# Characters of one cell. An unclosed quotation mark is found before the whole file is in memory.
+# Maximum characters per cell, so that an unclosed quotation mark does not fill the memory.
 _MAX_CELL = 1 << 26
-# A comma or semicolon inside text, not between columns, such as in "1,000".
+# Matches a comma or semicolon that is part of a text, not a column separator, as in "1,000".
 _IN_PROSE = {mark: re.compile(rf"{mark}\s|\d{mark}\d") for mark in ",;"}
-# The first line of Excel's CSV, where it names the separator of columns.
+# Matches the optional first line of Excel's CSV files, which defines the column separator.
 _SEPARATOR_LINE = re.compile(r'"?sep=([,;|\t])"?')
 _QUOTED = re.compile(r'"[^"]*("|$)')
-# A longer cell is no label; a column with more different cells contains no labels.
+# Longer cells are not labels. A column with more distinct cells does not contain labels.
 _LONGEST_LABEL, _MOST_LABELS = 64, 10_000
 
 
@@ -29,12 +29,14 @@ Place = Union[int, str]
 
 
 def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[Place, list[str]]]:
-    """Yields (line number from 1 where the row begins, cells); a blank line has no cells.
+    """Yields (place, cells) for each row. A blank line has no cells.
 
-    Behind a cell with line ends the place is "7 (row 5)": a spreadsheet counts a row once.
+    The place is the number of the row's first line, from 1. If an earlier cell contains line ends,
+    the row number that spreadsheets show is added: "7 (row 5)".
 
-    If `separator` is ",", the first line may name another (`sep=;`, which is not a row). The
-    separator is a semicolon if the first line has semicolons and no comma outside quotation marks.
+    If `separator` is ",", the file may use another separator. A first line such as `sep=;` defines
+    it and is not a row. Otherwise the separator is a semicolon if the first line has semicolons and
+    no comma outside quotation marks.
     """
     lines, first = (line for _, line in read_text_lines(path)), 1
     if separator == "," and (head := next(lines, None)) is not None:
@@ -54,17 +56,17 @@ def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[Place,
 def _quoted_rows(
     path: str, separator: str, first: int, plain_lines: Iterator[str]
 ) -> Iterator[tuple[Place, list[str]]]:
-    """Yields the rows of lines with CSV's quoting; the first line has the number `first`.
+    """Parses lines with CSV quoting and yields rows; `first` is the number of the first line.
 
-    A cell in quotation marks may hold separators, line ends (which become \\n) and, doubled,
-    quotation marks. Spreadsheets and pandas write tables this way. Quoting is read strictly, so a
-    file without quoting fails; a lenient reader would join and lose rows.
+    A quoted cell may contain separators, line ends (converted to \\n) and doubled quotation marks,
+    as written by spreadsheets and pandas. Parsing is strict, so that files without quoting fail. A
+    lenient parser would silently join rows.
 
     Raises:
-      UserError: for quotation marks that do not follow these rules, and for a row of several lines
-        if each line looks like a row: then the marks are probably not quoting. (In prose a space, a
-        line end or a digit follows a comma; between columns this is rare.) Some of these rows are
-        detected only at the end of the file: see _EdgeColumn.
+      UserError: if quotation marks violate these rules, or if each line of a multi-line row looks
+        like a complete row. In this case the quotation marks are probably part of the text. (In
+        prose, a comma is followed by a space, a line end or a digit. Between columns this is rare.)
+        Some of these rows are only detected at the end of the file; see _EdgeColumn.
     """
     csv.field_size_limit(_MAX_CELL)
     lines_of_row: list[str] = []
@@ -99,7 +101,7 @@ def _quoted_rows(
 
 
 def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
-    """Returns whether each line has as many columns as the header, ignoring quotation marks."""
+    """Returns whether each line looks like a row of the table, ignoring quotation marks."""
     in_prose = _IN_PROSE.get(separator)
     if in_prose and any(in_prose.search(f"{line} ") for line in lines):
         return False
@@ -107,15 +109,16 @@ def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
 
 
 class _EdgeColumn:
-    """Finds joined rows in a table, by the labels in its first or its last column.
+    """Detects joined rows in a table, based on the labels in its first or last column.
 
-    A stray quotation mark joins the rows up to the next quotation mark. All lines of such a row,
-    except the last, end with a label of the table (labels in the first column: all lines except the
-    first begin with one). In at least one line the separator is used as in other rows: between two
-    digits, before a space, or neither. Two or more lines of a text rarely match by chance.
+    A stray quotation mark joins all rows up to the next quotation mark. With labels in the last
+    column, all lines of such a row except the last end with a label. With labels in the first
+    column, all lines except the first start with a label. In at least one line the separator is
+    used as in other rows: between two digits, before a space, or neither. Two or more lines of a
+    text rarely meet these conditions by chance.
 
-    Not found: two rows joined into one, and joined rows in a table without repeated labels in its
-    first or last column.
+    Not detected: two rows joined into one, and joined rows in a table without repeated labels in
+    its first or last column.
     """
 
     def __init__(self, separator: str, is_last: bool):
@@ -124,11 +127,11 @@ class _EdgeColumn:
         self._labels: set[str] = set()
         # Counts separators by kind: between two digits, before a space, or neither.
         self._kinds: collections.Counter = collections.Counter()
-        # Per row: its first line, its number of lines, their labels, their kinds of separator.
+        # For each row: number of the first line, number of lines, labels, kinds of separators.
         self._suspects: list[tuple[int, int, tuple[str, ...], set[tuple[bool, bool]]]] = []
 
     def add(self, number: int, lines: list[str]) -> None:
-        """Counts a row, which begins in line `number`."""
+        """Records a row that starts in line `number`."""
         full = [line for line in lines if line.strip()] or lines[:1]
         *others, own = map(self._divide, full if self._is_last else full[::-1])
         if own is None:
@@ -142,7 +145,7 @@ class _EdgeColumn:
             self._suspects.append((number, len(lines), labels, set(kinds)))
 
     def _divide(self, line: str) -> tuple[str, tuple[bool, bool]] | None:
-        """Returns the possible label of a line, and the kind of its separator."""
+        """Returns the possible label of a line and the kind of its separator, or None."""
         if self._is_last:
             rest, _, label = line.rpartition(self._separator)
             around = rest[-1:], label[:1]
@@ -154,12 +157,12 @@ class _EdgeColumn:
         return label, (all(map(str.isdigit, around)), around[1] == " ")
 
     def refuse_joined_rows(self, path: str) -> None:
-        """Raises a UserError for the first joined row; call it after all rows."""
+        """Raises a UserError for the first joined row. Must be called after the last row."""
         if len(self._labels) > _MOST_LABELS:
             return
         common = {kind for kind, times in self._kinds.items() if 10 * times >= self._num_rows}
         for number, num_lines, labels, kinds in self._suspects:
-            # Short texts such as "Thanks" could be labels, but labels repeat.
+            # Short texts such as "Thanks" may look like labels, but only labels are repeated.
             repeats = 2 * len(self._labels) <= self._num_rows + len(labels)
             if repeats and kinds & common and self._labels.issuperset(labels):
                 raise _joined_rows(path, number, num_lines)
@@ -167,7 +170,7 @@ class _EdgeColumn:
 
 def _joined_rows(path: str, number: int, num_lines: int) -> UserError:
     what = f"a quotation mark here is closed in line {number + num_lines - 1} only, and each line "
-    what += "seems a row by itself (if the cell is meant so, write .jsonl)"
+    what += "looks like a row (if it is really a single cell, write .jsonl)"
     return _wrong_quoting(path, number, what)
 
 
@@ -182,9 +185,9 @@ def _wrong_quoting(path: str, number: int, what: str) -> UserError:
 
 
 def read_json_objects(path: str, may_be_array: bool = True) -> Iterator[tuple[int, dict]]:
-    """Yields (number from 1, object), from one object per line or from an array of objects.
+    """Yields (number, object) from a file with one object per line or an array of objects.
 
-    The number counts lines, or the objects of an array. An array is in memory as a whole.
+    The number is the line number or the position in the array, from 1. Arrays are loaded at once.
     """
     if may_be_array and first_character(path) == "[":
         kind, expected = "element", "expected an array of objects: [{...}, {...}]"
@@ -200,13 +203,14 @@ def read_json_objects(path: str, may_be_array: bool = True) -> Iterator[tuple[in
 
 
 def parse_json(text: str, path: str, expected: str, line: int | None = None) -> object:
-    """Returns the value of a line of JSON, or of a whole file if `line` is None.
+    """Parses a line of JSON, or a whole file if `line` is None.
 
-    Refuses an object that repeats a field. `expected` ends the message.
+    Raises a UserError if it is not JSON, or if an object repeats a field. The message ends with
+    `expected`.
     """
     try:
         return json.loads(text, object_pairs_hook=_as_object)
-    except (ValueError, RecursionError) as error:  # also a number or a nesting beyond all measure
+    except (ValueError, RecursionError) as error:  # also raised for huge numbers and deep nesting
         what = str(error)
         if isinstance(error, json.JSONDecodeError):
             what, line = f"column {error.colno}: {error.msg}", line or error.lineno
@@ -215,7 +219,7 @@ def parse_json(text: str, path: str, expected: str, line: int | None = None) -> 
 
 
 def _as_object(fields: list[tuple[str, object]]) -> dict:
-    """Returns an object; refuses a repeated field (json would keep the last one)."""
+    """Returns a dict. Raises a ValueError for repeated fields (json would keep the last one)."""
     record = dict(fields)
     if len(record) < len(fields):
         names = [name for name, _ in fields]
@@ -225,25 +229,25 @@ def _as_object(fields: list[tuple[str, object]]) -> dict:
 
 
 def first_character(path: str) -> str:
-    """Returns the first character of a text file that is no white space, "" if there is none."""
+    """Returns the first character of a text file that is not white space, or ""."""
     return next((part.lstrip()[0] for _, part in read_text_parts(path) if part.strip()), "")
 
 
 def read_text(path: str) -> str:
-    """Returns a whole text file, whose lines end in \\n."""
+    """Returns the content of a text file, with lines separated by \\n."""
     return "\n".join(line for _, line in read_text_lines(path))
 
 
 def read_text_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without its end)."""
-    # Parts with the same offset belong to one long line.
+    """Yields (line number from 1, line without line end)."""
+    # Parts with the same line number belong to one long line.
     lines = itertools.groupby(read_text_parts(path), key=operator.itemgetter(0))
     for number, parts in lines:
         line = "".join(part for _, part in parts).rstrip("\r\n")
         if "\0" in line:
             raise UserError(
-                f"{path}:{number}: the line holds a NUL character, which no text has; is the file "
-                "whole, and is it a table?"
+                f"{path}:{number}: the line holds a NUL character, which is not valid in text; is "
+                "the file complete, and is it a table?"
             )
         yield number, line
 
@@ -251,9 +255,9 @@ def read_text_lines(path: str) -> Iterator[tuple[int, str]]:
 def read_text_parts(
     path: str, on_read: Callable[[int], None] | None = None
 ) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line with its end); a long line comes in parts.
+    """Yields (line number from 1, line with line end). Long lines are split into several parts.
 
-    Refuses a line that is not UTF-8. For `on_read` see read_lines.
+    Raises a UserError if a line is not UTF-8. For `on_read` see read_lines.
     """
     number, last = 0, -1
     for offset, line in read_lines(path, on_read=on_read):

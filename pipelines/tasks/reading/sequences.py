@@ -1,4 +1,4 @@
-"""Makes the model's inputs: tokenizes texts in blocks and packs sequences without padding."""
+"""Creates the model's inputs: tokenizes texts in blocks and packs unpadded sequences."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from albert_tf.text.limits import chars_of_sequence
 from albert_tf.text.packing import FEATURES, Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 
-# Maximum number of characters in a block of several texts; each takes some 200 bytes in tokenizing.
+# Maximum characters in a block of several texts. Tokenizing needs about 200 bytes per character.
 _BLOCK_CHARS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """The model's inputs: `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, unpadded.
+    """Unpadded model inputs: `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`.
 
     Attributes:
-      pieces: int32 [all pieces], one sequence after the other.
-      row_splits: int64 [sequences + 1]: sequence i is pieces[row_splits[i]:row_splits[i + 1]].
-      first_lengths: int32 [sequences]: number of pieces of type 0: [CLS], first text and [SEP].
-      labels: name -> array [sequences / sequences_per_example]; only for training.
-      sequences_per_example: sequences that are scored together, such as the choices of a question.
-      full_lengths: int32 [sequences]: lengths before truncation, [CLS] and [SEP] included.
-      lost_answers: number of examples whose label is "no answer" because no sequence has the whole
-        answer.
+      pieces: int32 [all pieces], the concatenated sequences.
+      row_splits: int64 [sequences + 1]. Sequence i is pieces[row_splits[i]:row_splits[i + 1]].
+      first_lengths: int32 [sequences], number of pieces of type 0: [CLS], first text and [SEP].
+      labels: maps names to arrays [sequences / sequences_per_example, ...]. Only for training.
+      sequences_per_example: number of sequences that form an example (options of a question).
+      full_lengths: int32 [sequences], lengths before truncation, including [CLS] and [SEP].
+      lost_answers: number of examples with the label "no answer" because no sequence contains the
+        whole answer.
     """
 
     pieces: np.ndarray
@@ -45,15 +45,15 @@ class Sequences:
         return (len(self.row_splits) - 1) // self.sequences_per_example
 
     def lengths(self) -> np.ndarray:
-        """Returns each example's length, int64: the length of its longest sequence."""
+        """Returns the length of the longest sequence of each example, int64 [examples]."""
         rows = np.diff(self.row_splits)
         return rows.reshape(-1, self.sequences_per_example).max(axis=1)
 
     def unknown_shares(self, owners: Sequence[int], tokenizer: AlbertTokenizer) -> np.ndarray:
-        """Returns AlbertTokenizer.unknown_shares per example, float32, over all its sequences.
+        """Returns AlbertTokenizer.unknown_shares of each example, float32 [examples].
 
-        A piece counts once for each choice or window that contains it. For `owners` see
-        Task.owners; every example must have a sequence.
+        A piece is counted once for each option or window that contains it. For `owners` see
+        Task.owners. Every example must have a sequence.
         """
         firsts = np.flatnonzero(np.diff(owners, prepend=-1))
         places = np.append(firsts, len(owners)) * self.sequences_per_example
@@ -61,19 +61,18 @@ class Sequences:
 
 
 class Encoder(Packer):
-    """Packs texts, and tokenizes texts of any length; see Packer for the arguments."""
+    """A Packer that also tokenizes texts of any length. For the arguments see Packer."""
 
     def __init__(self, tokenizer: AlbertTokenizer, max_seq_length: int):
         super().__init__(tokenizer, max_seq_length)
         self.tokenizer = tokenizer
 
     def tokenize(self, texts: Sequence[str]) -> tuple[tf.RaggedTensor, np.ndarray]:
-        """Tokenizes at least the part of each text that fits into a sequence; returns full lengths.
-
-        If a text was not read to its end, its full length is an estimate above the returned length.
+        """Tokenizes at least the part of each text that fits into a sequence.
 
         Returns:
-          int32 [texts, (pieces)] and int64 [texts].
+          The pieces, int32 [texts, (pieces)], and the full lengths, int64 [texts]. If only a part
+          of a text was tokenized, its full length is an estimate that exceeds the number of pieces.
         """
         read = chars_of_sequence(tf.constant(texts), self.max_seq_length)
         pieces = self.tokenizer.in_graph()(read)
@@ -84,15 +83,15 @@ class Encoder(Packer):
         return pieces, np.where(written > chars, estimates, counts)
 
 
-# For a block of examples: the packed sequences; their lengths before truncation, or None if nothing
-# was truncated; the features of Task.pack.
+# The packed sequences of a block of examples, their lengths before truncation (or None if nothing
+# was truncated), and the features of Task.pack.
 Packed = tuple[dict[str, tf.Tensor], "np.ndarray | None", list]
 
 
 def in_blocks(
     items: Sequence, size: int, num_chars: Callable[[Any], int] = lambda item: item.num_chars()
 ) -> Iterator[Sequence]:
-    """Yields blocks of successive items: at most `size`, and fewer if their texts are long."""
+    """Yields blocks of at most `size` consecutive items, or fewer if their texts are long."""
     begin, chars = 0, 0
     for place, item in enumerate(items):
         chars_of_item = num_chars(item)
@@ -107,10 +106,10 @@ def in_blocks(
 def pack_in_blocks(
     examples: Sequence, block_size: int, pack: Callable[[Sequence, int], Packed]
 ) -> tuple[Sequences, list]:
-    """Packs all examples; returns sequences without padding and labels, and the features.
+    """Packs all examples. Returns unpadded sequences without labels, and the features.
 
-    Fine-tuning, `predict` and exports pack texts with the same code, albert_tf.text. It takes 1.0
-    to 1.5 times as long as the Python tokenizer (tests/benchmarks/README.md, finetune).
+    Fine-tuning, `predict` and exports share the code for packing, albert_tf.text. It takes 1.0 to
+    1.5 times as long as the Python tokenizer (tests/benchmarks/README.md, finetune).
     """
     blocks, features, first = [[np.zeros(0, np.int32)] * 4], [], 0
     with on_host():

@@ -1,4 +1,4 @@
-"""The data section of a run's plan: sizes, lengths, and warnings of silent data loss."""
+"""The data section of a run's plan: sizes, lengths, and warnings about silent data loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .dev_split import comparable
 from .examples import AnyExample
 from .sequences import Sequences
 
-# Shares above which a warning is printed.
+# A warning is printed if a share exceeds its limit.
 _MOST_TRUNCATED = 0.10
 _MOST_UNKNOWN = 0.05
 _MOST_OVERLAPPING = 0.10
@@ -28,12 +28,12 @@ _BY_CHANCE = 1e-3
 
 
 def shortened(label: str, length: int = 40) -> str:
-    """Returns a label, truncated with an ellipsis if it is long."""
+    """Truncates a long label and appends an ellipsis."""
     return label if len(label) <= length else label[: length - 1] + "…"
 
 
 def describe_labels(labels: Sequence[str], counts: Mapping[str, int]) -> str:
-    """Lists the labels of a model with their counts; only the most frequent if there are many."""
+    """Lists labels with their counts. If there are many, lists only the most frequent ones."""
     total = sum(counts.values())
     shown = list(labels)
     if len(shown) > _LABELS_SHOWN:
@@ -60,7 +60,7 @@ def warn_of_rows(num_empty: int, names: Sequence[str]) -> list[str]:
 
 
 def num_line_ends(texts: Iterable[str]) -> int:
-    """Counts texts with a line end. A high number suggests that a quotation mark joined rows."""
+    """Counts texts with a line end. A high number suggests that rows were joined by mistake."""
     return sum("\n" in text for text in texts)
 
 
@@ -75,7 +75,7 @@ def describe_texts(examples: Sequence) -> list[str]:
 
 
 def warn_of_rounding(numbers: np.ndarray) -> list[str]:
-    """Returns a warning if float32 in the loss rounds the target numbers, float64 [n], too much."""
+    """Returns a warning if the numbers, float64 [n], lose too much precision in float32."""
     lost, between = np.abs(numbers - numbers.astype(np.float32)).max(), np.ptp(numbers)
     if not lost > _MOST_ROUNDED * between > 0:
         return []
@@ -85,12 +85,12 @@ def warn_of_rounding(numbers: np.ndarray) -> list[str]:
     ]
 
 
-# Casefolded tags that some files have in place of O.
+# Casefolded tags that some files use instead of O.
 _OUTSIDE = ("o", "none", "other", "outside")
 
 
 def warn_of_tags(labels: Sequence[str]) -> list[str]:
-    """Returns a warning if the tags of a model seem to mark entities, but some do not fit IOB."""
+    """Returns a warning if tags seem to mark entities, but some do not follow the IOB scheme."""
     marks = [tag for tag in labels if "-" in tag]
     rest = [tag for tag in labels if tag not in marks]
     wrong = next((tag for tag in (*marks, *rest) if tag[:1].islower()), None)
@@ -112,7 +112,7 @@ def warn_of_tags(labels: Sequence[str]) -> list[str]:
 def warn_of_overlap(
     name: str, examples: Sequence[AnyExample], train: Sequence[AnyExample]
 ) -> list[str]:
-    """Returns a warning if many examples of a split are in the training set, too."""
+    """Returns a warning if many examples of a split are also in the training set."""
     ours, theirs = ({comparable(e.group) for e in found} for found in (examples, train))
     ours -= {""}
     share = len(ours & theirs) / max(1, len(ours))
@@ -125,7 +125,7 @@ def warn_of_overlap(
 
 
 def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample]) -> list[str]:
-    """Warns of labels that dev has rarely, that train lacks, or whose shares differ too much."""
+    """Warns about labels that are rare in dev, missing in train, or have different shares."""
     sizes = len(of_train), len(of_dev)
     train, dev = (Counter(c for e in found for c in e.classes) for found in (of_train, of_dev))
     labels = {*train, *dev}
@@ -135,7 +135,7 @@ def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample])
         train_share, dev_share = train[label] / sizes[0], dev[label] / sizes[1]
         both = (train[label] + dev[label]) / sum(sizes)
         chance = math.sqrt(both * (1 - both) * (1 / sizes[0] + 1 / sizes[1]))
-        # A two-sided test, with Bonferroni's correction for the number of labels.
+        # A two-sided test with Bonferroni correction for the number of labels.
         if abs(dev_share - train_share) > special.ndtri(1 - _BY_CHANCE / 2 / len(labels)) * chance:
             odd[label] = f"{100 * dev_share:.0f} % of dev, {100 * train_share:.0f} % of train"
     warnings = []
@@ -166,7 +166,8 @@ def describe_unknown_characters(
 ) -> list[str]:
     """Returns a line with the most frequent unknown characters and their counts.
 
-    There is no line if the sequences have no <unk>. Characters beyond a truncation are counted too.
+    Returns an empty list if the sequences contain no <unk>. Also counts characters that are lost
+    through truncation.
     """
     if tokenizer.unk_id not in sequences.pieces:
         return []
@@ -197,13 +198,13 @@ def describe_split(
     notes: Sequence[str],
     longest: int,
 ) -> list[str]:
-    """Returns lines of the plan: rows, pieces, truncated and unknown shares, the task's notes.
+    """Returns lines for the plan: number of rows, lengths, truncation, unknown pieces, notes.
 
     `notes` come from Task.summarise. `longest` is the largest possible --max_seq_length.
     """
     lengths = np.diff(sequences.row_splits)
     full = lengths if sequences.full_lengths is None else sequences.full_lengths
-    # A question counts as truncated if any of its options is.
+    # A multiple-choice question counts as truncated if any of its options is truncated.
     is_cut = (full > lengths).reshape(-1, sequences.sequences_per_example).any(axis=1)
     truncated = is_cut.mean() if len(is_cut) else 0.0
     unknown = 0.0

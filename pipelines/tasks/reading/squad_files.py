@@ -1,4 +1,4 @@
-"""Reads the questions in the official JSON of SQuAD 1.1 and 2.0."""
+"""Reads questions from JSON files in the official format of SQuAD 1.1 and 2.0."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .rows import first_character, parse_json, read_text
 
 @dataclasses.dataclass(frozen=True)
 class Question(AnyExample):
-    """A question about a text, `context`.
+    """A question about the text `context`.
 
-    `answers` are pairs: text of an answer, index of its first character in the context. Dev
-    questions have several. `answers` is empty if there is no answer or it is not known.
-    `is_impossible`: the text does not answer the question (SQuAD 2.0).
+    `answers` contains pairs of an answer's text and the index of its first character in the
+    context. Dev questions have several answers. `answers` is empty if there is no answer or it is
+    not known. `is_impossible` is True if the context does not answer the question (SQuAD 2.0).
     """
 
     id: str
@@ -33,7 +33,7 @@ class Question(AnyExample):
 
     @property
     def group(self) -> str:
-        """Returns the context; its questions stay together, in train or in dev."""
+        """Returns the context, so that all questions about it are in the same split."""
         return self.context
 
     def inputs(self) -> dict[str, str]:
@@ -42,12 +42,12 @@ class Question(AnyExample):
 
 
 def is_squad_file(path: str) -> bool:
-    """Returns whether a file is SQuAD's JSON and no table, from its name and first character."""
+    """Returns whether a file is in SQuAD's format, based on its name and first character."""
     return ending(path) == ".json" and first_character(path) == "{"
 
 
 def read_questions(path: str) -> list[Question]:
-    """Returns the questions of a file, which may be compressed, in the file's order."""
+    """Returns the questions of a file in file order. The file may be compressed."""
     content = parse_json(read_text(path), path, "is it a whole file of SQuAD's?")
     questions: dict[str, Question] = {}
     for a, article in enumerate(_get(path, content, "data", list), start=1):
@@ -103,7 +103,7 @@ def check_answers(
 ) -> None:
     """Raises a UserError for the first question that training or scoring cannot use.
 
-    For training the first answer of each question must be at its answer_start.
+    If `for_training`, the first answer of each question must be found at its answer_start.
     """
     for question in questions:
         where = f"{path}: question {shown(question.id)}"

@@ -1,4 +1,4 @@
-"""Tokenized paragraphs and their windows, which albert_tf/text/windows.py cuts."""
+"""Tokenized paragraphs and their windows (see albert_tf/text/windows.py)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from albert_tf.text.in_graph import on_host
 from albert_tf.text.tokenization import AlbertTokenizer
 from .sequences import in_blocks
 
-# Maximum number of texts that are aligned at a time.
+# Maximum number of texts to align at once.
 _BLOCK_TEXTS = 256
 
 
 @dataclasses.dataclass(frozen=True)
 class Paragraph:
-    """A text in pieces.
+    """A tokenized text.
 
     Attributes:
-      pieces: int32 [pieces]: their ids.
-      starts: int32 [pieces]: the first character of each piece in the original text. The space
+      pieces: int32 [pieces], the ids of the pieces.
+      starts: int32 [pieces], index of each piece's first character in the original text. The space
         before a word belongs to the word's first piece.
-      ends: int32 [pieces]: the last character. Several pieces may share one: ½ is `1`, `⁄`, `2`.
+      ends: int32 [pieces], index of each piece's last character. Pieces may share a character: ½
+        has the pieces `1`, `⁄` and `2`.
     """
 
     pieces: np.ndarray
@@ -32,7 +33,7 @@ class Paragraph:
     ends: np.ndarray
 
     def find(self, text: str, start: int) -> tuple[int, int]:
-        """Returns the first and the last piece of an answer whose first character is `start`."""
+        """Returns the first and last piece of the answer `text` that begins at index `start`."""
         end = start + len(text) - 1
         first = min(int(np.searchsorted(self.ends, start)), len(self.pieces) - 1)
         return first, max(int(np.searchsorted(self.starts, end, side="right")) - 1, first)
@@ -40,14 +41,14 @@ class Paragraph:
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """A part of a paragraph in one sequence: `[CLS] question [SEP] pieces [SEP]`.
+    """The part of a paragraph in one sequence: `[CLS] question [SEP] pieces [SEP]`.
 
     Attributes:
-      example: the index of its question among the examples.
+      example: index of the question among the examples.
       paragraph: the whole paragraph.
-      first, last: the window shows paragraph.pieces[first:last].
+      first, last: the window contains paragraph.pieces[first:last].
       offset: position of the window's first piece in the sequence.
-      is_max_context: bool [last - first]: whether no other window has more context on both sides of
+      is_max_context: bool [last - first], whether this window has the most context on both sides of
         the piece. True in exactly one window per piece.
     """
 
@@ -59,7 +60,10 @@ class Window:
     is_max_context: np.ndarray
 
     def find(self, text: str, start: int) -> tuple[int, int, int]:
-        """Returns an answer's first and last position and 0; (0, 0, 1) if a part is not shown."""
+        """Returns the first and last position of an answer in the sequence, and 0.
+
+        Returns (0, 0, 1) if the window does not contain the whole answer.
+        """
         first, last = self.paragraph.find(text, start)
         if self.first <= first and last < self.last:
             return first - self.first + self.offset, last - self.first + self.offset, 0
@@ -67,7 +71,7 @@ class Window:
 
 
 def read_paragraphs(texts: Sequence[str], tokenizer: AlbertTokenizer) -> list[Paragraph]:
-    """Returns the tokenized texts."""
+    """Tokenizes texts and aligns the pieces with the characters."""
     paragraphs = []
     for block in in_blocks(texts, _BLOCK_TEXTS, len):
         with on_host():
@@ -76,7 +80,7 @@ def read_paragraphs(texts: Sequence[str], tokenizer: AlbertTokenizer) -> list[Pa
         columns = (aligned.pieces.flat_values, aligned.starts, aligned.limits)
         columns = [np.split(column.numpy(), ends) for column in columns]
         for text, pieces, starts, limits in zip(block, *columns):
-            # Byte offsets become character offsets: 0b10... is no first byte of a character.
+            # Convert byte offsets to character offsets. Bytes 0b10... do not begin a character.
             is_first_byte = (np.frombuffer(text.encode(), np.uint8) & 0xC0) != 0x80
             chars_before = np.cumsum([False, *is_first_byte], dtype=np.int32)
             paragraphs.append(Paragraph(pieces, chars_before[starts], chars_before[limits] - 1))

@@ -1,4 +1,4 @@
-"""Reads tables of examples: CSV, TSV, JSON, Parquet; errors name file and line."""
+"""Reads tables of examples (CSV, TSV, JSON, Parquet). Errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from albert_tf.storage.errors import UserError
 from ...data.text_files import ending
 from .rows import Place, read_cells, read_json_objects
 
-# Ending of a name -> the separator of columns.
+# Maps the ending of a file name to the column separator.
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 QUOTING = ("csv", "none")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_LABEL = 500  # characters
-# The square of a larger number, which the loss computes, may overflow float32.
+# The loss squares numbers. The square of a larger number may overflow float32.
 _MAX_NUMBER = 1e18
-# A comma before exactly three digits may divide thousands.
+# Does not match a comma before exactly three digits, which may be a thousands separator.
 _DECIMAL_COMMA = re.compile(r"^([+-]?\d+),(\d{1,2}|\d{4,})$")
 _ANY_COMMA = re.compile(r"\s*[+-]?[\d.]*,\d+\s*")
 _INVISIBLE = ("Cc", "Cf")  # control characters, U+200B, U+FEFF and the like
@@ -41,23 +41,23 @@ def read_table(
     quoting: str = "csv",
     absent: str | None = None,
 ) -> Iterator[tuple[Place, dict]]:
-    """Yields (line number from 1, the values of `columns` by name) for each row; see read_cells.
+    """Yields (place, dict of the values in `columns`) for each row. For places see read_cells.
 
-    Blank lines are skipped, except in a table of one column, where they are empty texts.
+    Blank lines are skipped. In a table with a single column they are empty texts instead.
 
     Args:
-      path: .csv (commas or semicolons: rows.read_cells), .tsv or .txt, whose values are strings;
-        .jsonl, one object per line; .json, an array of objects or one object per line. All also
-        compressed. .parquet, whose rows are numbered from 1.
-      columns: their names.
-      header: the names of all columns, for a file without a header.
+      path: .csv (commas or semicolons, see rows.read_cells), .tsv or .txt, with strings as values;
+        .jsonl, one object per line; .json, an array of objects or one object per line. All of these
+        may be compressed. Or .parquet, with rows numbered from 1.
+      columns: names of the columns to read.
+      header: names of all columns, if the file has no header.
       leave_out_broken_rows: skip rows with a wrong number of columns, and print their number.
-      quoting: "csv": as spreadsheets and pandas quote; "none": a quotation mark is a character like
-        any other. JSON has its own.
-      absent: a field that the first JSON object lacks, so no other object may have it.
+      quoting: "csv": the quoting of spreadsheets and pandas. "none": quotation marks are ordinary
+        characters. Ignored for JSON.
+      absent: a field that is missing in the first JSON object and must be missing in all others.
 
     Raises:
-      UserError: for a file that is not such a table, lacks a column or has no rows.
+      UserError: if the file is not such a table, lacks a column or has no rows.
     """
     if separator := _separator(path):
         cells = read_cells(path, separator, quoting)
@@ -72,7 +72,7 @@ def read_table(
 
 
 def column_names(path: str, quoting: str = "csv") -> list[str]:
-    """Returns the names of a table's columns: its header, or the fields of its first object."""
+    """Returns the column names of a table, from the header or the first JSON object."""
     if separator := _separator(path):
         return next(read_cells(path, separator, quoting), (1, []))[1]
     return list(next(_json_objects(path), (1, {}))[1])
@@ -80,9 +80,10 @@ def column_names(path: str, quoting: str = "csv") -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The cells or JSON values of a row, by the fields of a task.
+    """A row of a table. `cells` maps the fields of a task to cells or JSON values.
 
-    `where` is FILE:LINE; `id` the row's name in the file, or its number; `columns` field -> column.
+    `where` is FILE:LINE. `id` is the id in the file, or the row number if the file has no ids.
+    `columns` maps a field to its column.
     """
 
     where: str
@@ -91,7 +92,7 @@ class Row:
     cells: Mapping[str, Any]
 
     def text(self, field: str) -> str:
-        """Returns a cell that must be text; see as_text."""
+        """Returns the text in a cell; see as_text."""
         return as_text(self.cells[field], self.columns[field], self.where)
 
 
@@ -103,13 +104,13 @@ def read_rows(
     quoting: str = "csv",
     **table_arguments,
 ) -> Iterator[Row]:
-    """Yields the rows of a table; without `label` if it may lack answers and does.
+    """Yields the rows of a table. Unless `needs_answers`, the label column may be missing.
 
-    `columns` are field -> column, None: there is no such column. Rows without a column `id` are
-    numbered from `first` on. For other arguments see read_table.
+    `columns` maps a field to its column, or to None if there is no such column. Without a column
+    for `id`, rows are numbered from `first`. For other arguments see read_table.
 
     Raises:
-      UserError: see read_table; or a column has almost the name of a missing `label`.
+      UserError: see read_table; also if a column has a name similar to the missing label column.
     """
     present = {field: column for field, column in columns.items() if column}
     absent = None
@@ -139,7 +140,7 @@ def _has_label(path: str, columns: Mapping[str, str | None], quoting: str) -> bo
 
 
 def _separator(path: str) -> str | None:
-    """Returns the separator of a file's columns; None for JSON."""
+    """Returns the column separator of a file, or None for JSON."""
     if ending(path) in (".json", ".jsonl"):
         return None
     if ending(path) not in _SEPARATORS:
@@ -162,7 +163,7 @@ def _named_cells(
     header: Sequence[str] | None,
     leave_out_broken_rows: bool,
 ) -> Iterator[tuple[Place, dict]]:
-    """Yields line numbers and cells by name; for the arguments see read_table and read_cells."""
+    """Yields (place, dict of cells). For the arguments see read_table and read_cells."""
     header_line = None
     if header is None:
         header_line, header = next(rows, (1, []))
@@ -177,7 +178,7 @@ def _named_cells(
         if header_line and len(header) > 1 and _is_header(cells, header):
             raise UserError(
                 f"{path}:{number}: the header of line {header_line} again: files seem to have been "
-                "put one after the other; remove this line, or give the files one by one"
+                "concatenated; remove this line, or give the files separately"
             )
         if len(cells) == len(header):
             yield number, {column: cells[place] for column, place in places}
@@ -188,7 +189,7 @@ def _named_cells(
                 f"{path}:{number}: {len(cells)} columns, expected {len(header)}: {_listed(header)}"
             )
     if broken_rows:
-        print(f"{path}: {broken_rows} rows without all of their columns left out")
+        print(f"{path}: skipped {broken_rows} rows with a wrong number of columns")
 
 
 def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
@@ -200,7 +201,7 @@ def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
 
 
 def _check_header(path: str, line: Place, header: Sequence[str], columns: Sequence[str]) -> None:
-    """Raises a UserError unless the header has each of the columns once."""
+    """Raises a UserError unless the header contains each column exactly once."""
     expected = "expected a line with the names of the columns"
     if not header:
         raise UserError(f"{path}:{line}: empty; {expected}")
@@ -220,7 +221,7 @@ def _hint_at_separator(path: str, header: Sequence[str]) -> str:
             if mark in header[0]:
                 return f"; its columns seem to stand between {name}: name or save it accordingly"
     elif ending(path) == ".csv" and any(";" in name for name in header):
-        return "; if ';' divides its columns, begin the file with the line sep=;"
+        return "; if ';' separates its columns, begin the file with the line sep=;"
     return ""
 
 
@@ -247,7 +248,7 @@ def require_fields(
 
 
 def as_text(value: object, column: str, where: str) -> str:
-    """Returns a cell or JSON value, which must be text; it may be empty."""
+    """Returns a cell or JSON value. It must be a string, which may be empty."""
     if not isinstance(value, str):
         raise UserError(f"{where}: {column!r} is {_shown(value)}, expected text")
     # JSON can encode lone surrogates, which are not valid text.
@@ -255,9 +256,9 @@ def as_text(value: object, column: str, where: str) -> str:
 
 
 def as_label(value: object, column: str, where: str) -> str:
-    """Returns a value that names a class: non-empty text, a whole number or a truth value.
+    """Converts a value to a label. It must be a non-empty string, an integer or a bool.
 
-    A long text is refused: the column may hold the texts.
+    Long strings are refused, because the column may contain the texts instead of labels.
     """
     label = as_text(str(value), column, where).strip()
     if not isinstance(value, (str, int)) or not label:
@@ -273,20 +274,20 @@ def as_label(value: object, column: str, where: str) -> str:
 def label_key(label: str) -> str:
     """Returns a key that is equal for labels that are probably meant to be the same.
 
-    It ignores case, spaces, invisible characters, and the form of a number or truth value.
+    It ignores case, spaces, invisible characters, and the format of numbers and truth values.
     """
     plain = unicodedata.normalize("NFKC", label).casefold()
     key = "".join(c for c in plain if unicodedata.category(c) not in _INVISIBLE and not c.isspace())
     key = {"true": "1", "false": "0"}.get(key, key)
     try:
-        # + 0: -0 becomes 0. Not float, which would merge different long numbers.
+        # Adding 0 converts -0 to 0. float() would merge different long numbers.
         return str(decimal.Decimal(_DECIMAL_COMMA.sub(r"\1.\2", key)).normalize() + 0)
     except decimal.InvalidOperation:
         return key
 
 
 def as_number(value: object, column: str, where: str) -> float:
-    """Returns a finite number, given as a number or as text."""
+    """Converts a number or a string to a finite float."""
     try:
         # Refuse 1_000, which float() accepts.
         is_none = isinstance(value, bool) or "_" in str(value)
@@ -296,7 +297,7 @@ def as_number(value: object, column: str, where: str) -> float:
     if not math.isfinite(number):
         point = ""
         if _ANY_COMMA.fullmatch(str(value)):
-            point = "; write a decimal point for a decimal comma, and nothing between thousands"
+            point = "; use a decimal point instead of a comma, and no thousands separators"
         raise UserError(f"{where}: {column!r} is {_shown(value)}, expected a number{point}")
     if abs(number) > _MAX_NUMBER:
         raise UserError(
@@ -307,20 +308,20 @@ def as_number(value: object, column: str, where: str) -> float:
 
 
 def write_table(path: str, columns: Mapping[str, Iterable]) -> None:
-    """Writes columns of equal length as CSV or TSV, by the path's ending, for read_table."""
+    """Writes columns of equal length as CSV or TSV, depending on the ending of the path."""
     separator = "," if path.endswith(".csv") else "\t"
     rows = (quoted_row(row, separator) for row in (columns, *zip(*columns.values())))
     files.write_atomically(path, "".join(rows))
 
 
 def quoted_row(cells: Iterable[object], separator: str) -> str:
-    """Returns a line of CSV or TSV that read_table and pandas read.
+    """Formats a line of CSV or TSV that read_table and pandas can read.
 
-    Lists become JSON. Tables cannot hold NUL: U+FFFD replaces it.
+    Lists are converted to JSON. NUL is replaced by U+FFFD, because tables cannot contain it.
     """
     buffer = io.StringIO()
-    # Before Python 3.13 the writer quotes only the line ends that it writes itself, but readers
-    # divide a row at a carriage return, too.
+    # Before Python 3.13 the writer only quotes the characters of its own line terminator. The
+    # terminator includes a carriage return, because readers also split rows there.
     csv.writer(buffer, delimiter=separator, lineterminator="\r\n").writerow(map(_cell, cells))
     return buffer.getvalue().removesuffix("\r\n") + "\n"
 

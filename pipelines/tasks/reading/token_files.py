@@ -1,4 +1,4 @@
-"""Reads texts with tagged words: CoNLL's columns, and JSON lines with tags or spans."""
+"""Reads texts with tagged words from CoNLL files, or from JSON lines with tags or spans."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _BOUNDARY = "-DOCSTART-"  # CoNLL-2003's line between documents
 
 @dataclasses.dataclass(frozen=True)
 class TokenExample(AnyExample):
-    """A text as words, none of them empty, with one tag per word (None: not known).
+    """A text as a sequence of non-empty words, with one tag per word (None if not known).
 
     Attributes:
-      text: the raw text, if the words come from raw text.
-      spans: for raw text, the characters [start, end) of each word.
-      entities: for raw text with answers, (start, end, label) in characters.
+      text: the raw text, or None if the text was given as words.
+      spans: for raw text, the character range [start, end) of each word.
+      entities: for raw text with answers, tuples (start, end, label) in characters.
     """
 
     id: str
@@ -43,7 +43,7 @@ class TokenExample(AnyExample):
 
     @property
     def group(self) -> str:
-        """Returns the text; its copies stay together, in train or in dev."""
+        """Returns the text, so that copies of an example are in the same split."""
         return " ".join(self.words)
 
     def inputs(self) -> dict[str, Sequence[str]]:
@@ -53,21 +53,22 @@ class TokenExample(AnyExample):
 
 # The default columns or fields of words and tags.
 #
-# In JSON lines (.jsonl, .json) there are two layouts. Either `text` names a list of words and
-# `label` a list of their tags, or `text` names a text and `label` a list of spans in characters:
-# {"start", "end", "label"} or [start, end, label]. Other files have CoNLL's columns: one word per
-# line, a blank line between texts. There `text` and `label` are numbers of columns, from 0 or
-# negative from the end; the defaults mean the first and the last column (.conllu: 1 and 3). `id` is
-# for JSON lines only.
+# JSON lines (.jsonl, .json) have one of two layouts. Either `text` is a list of words and `label` a
+# list of their tags, or `text` is a string and `label` a list of spans in characters:
+# {"start", "end", "label"} or [start, end, label]. Other files have CoNLL's columns, with one word
+# per line and a blank line between texts. There, `text` and `label` are column numbers, counted
+# from 0, or from the end if negative. The defaults are the first and the last column (.conllu: 1
+# and 3). `id` is only used for JSON lines.
 FIELDS = {"text": "text", "label": "label", "id": None}
 
 
 def iterate_examples(
     path: str, columns: Mapping[str, str | None], first: int, needs_tags: bool
 ) -> Iterator[TokenExample]:
-    """Yields the texts of a file one by one, numbered from `first` on; refuses an empty file.
+    """Yields the texts of a file, numbered from `first`. Raises a UserError for an empty file.
 
-    The ending selects JSON or .conllu; others mean CoNLL's columns. Files may be compressed.
+    The ending of the name selects JSON or .conllu. Files with other endings are read as CoNLL's
+    columns. Files may be compressed.
     """
     if ending(path) == ".csv":
         raise UserError(
@@ -178,10 +179,10 @@ def _of_words(row: Row, words: list, tags: list | None) -> TokenExample:
 def of_text(
     name: str, text: str, spans: list | None = None, column: str = "", where: str = ""
 ) -> TokenExample:
-    """Returns the example of a raw text; the spans become tags (IOB2) of its words.
+    """Creates an example from a raw text. Spans are converted to IOB2 tags of its words.
 
-    White space at the ends of a span is removed. A span that ends inside a word marks the whole
-    word. Empty spans, spans outside the text and overlapping spans are refused.
+    White space at the ends of a span is removed. If a span covers a part of a word, it tags the
+    whole word. Empty spans, spans outside the text and overlapping spans are refused.
     """
     bounds = split_words(text)
     words = tuple(text[start:limit] for start, limit in bounds)
@@ -196,7 +197,7 @@ def of_text(
             raise UserError(f"{where}: the spans {list(before)} and {list(entity)} overlap")
         first = int(np.searchsorted(bounds[:, 1], start, "right"))
         last = int(np.searchsorted(bounds[:, 0], end, "left"))
-        # Two spans share a word: the first span tags it.
+        # If two spans share a word, the first span determines its tag.
         for word in range(first, last):
             if tags[word] == OUTSIDE:
                 tags[word] = f"{'B' if word == first else 'I'}-{label}"

@@ -1,4 +1,4 @@
-"""Batches of a task's sequences: their order, their length, and the model's outputs for them."""
+"""Creates batches of a task's sequences, and computes the model's outputs for them."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from ...training.strategy import has_several_hosts
 from ..reading.sequences import Sequences
 from ..task import Outputs
 
-# Lengths are multiples of _LENGTH_STEP: few shapes, little padding. Each new length compiles the
-# element-wise passes of training once, in 0.15 s.
+# Batch lengths are multiples of _LENGTH_STEP, to limit the number of shapes and the padding. For
+# each new length, the element-wise passes of training are compiled once, which takes 0.15 s.
 _LENGTH_STEP = 8
-# The examples of this many batches are sorted together to make batches of similar lengths.
+# Number of batches whose examples are sorted together by length.
 _BATCHES_SORTED_TOGETHER = 16
 
 
 def make_batch(
     sequences: Sequences, examples: tf.Tensor, length: tf.Tensor | int
 ) -> dict[str, tf.Tensor]:
-    """Returns examples padded to `length` pieces, enough for the longest; also works in a graph.
+    """Creates a batch of examples, padded to `length` pieces. Also works in graph mode.
 
-    `examples`, int64 [rows], are their numbers; -1 for a row that only fills up the batch.
+    `examples`, int64 [rows], are indices of examples, or -1 for padding rows. `length` must be at
+    least the length of the longest example.
 
     Returns:
-      int32 [rows * sequences_per_example, length] `input_word_ids`, `input_mask` and
-      `input_type_ids`; the labels, [rows]; `example`, int32 [rows]; and `weight`, float32 [rows], 0
-      = a row that only fills up the batch.
+      A dict of `input_word_ids`, `input_mask` (1 = real) and `input_type_ids`, int32
+      [rows * sequences_per_example, length]; the labels, [rows, ...]; `example`, int32 [rows]; and
+      `weight`, float32 [rows], which is 0 for padding rows and else 1.
     """
     k = sequences.sequences_per_example
     taken = tf.maximum(examples, 0)
@@ -52,20 +53,20 @@ def make_batch(
 def training_order(
     lengths: np.ndarray, batch_size: int, seed: int, start_step: int, by_length: bool
 ) -> tf.data.Dataset:
-    """Returns an endless data set: the indices of each batch's examples, int64, from `start_step`.
+    """Returns an infinite dataset of batches of example indices, int64, from `start_step`.
 
-    Every example is used once per epoch. The order is a pure function of (seed, step): a resumed
-    run gets the same batches. `by_length` makes batches of examples of similar length.
+    Every example is used once per epoch. The order only depends on (seed, step), so a resumed run
+    gets the same batches. If `by_length`, examples of similar length are batched together.
     """
     num_examples, lengths = len(lengths), tf.constant(lengths, tf.int64)
-    # At most one epoch is sorted: otherwise copies of one example would fill whole batches.
+    # Sort at most one epoch. Otherwise copies of the same example would fill whole batches.
     sorted_together = max(1, min(_BATCHES_SORTED_TOGETHER, num_examples // batch_size))
     window = batch_size * (sorted_together if by_length else 1)
     first_window, skipped = divmod(start_step * batch_size, window)
     first_epoch, passed = divmod(first_window * window, num_examples)
 
     def shuffled(values, place, stream):
-        # A fixed algorithm: TensorFlow's automatic choice depends on the device.
+        # Fix the algorithm, because TensorFlow's automatic choice depends on the device.
         seeds = tf.random.experimental.stateless_fold_in(
             tf.stack([tf.constant(seed, tf.int64), place]), tf.constant(stream, tf.int64), "philox"
         )
@@ -80,7 +81,7 @@ def training_order(
             examples = tf.gather(examples, tf.argsort(tf.gather(lengths, examples), stable=True))
         return shuffled(tf.reshape(examples, [-1, batch_size]), number, 1)
 
-    # Join the epochs, cut them into windows, and cut the windows into batches.
+    # Concatenate the epochs, split them into windows, and split the windows into batches.
     epochs = tf.data.Dataset.counter(first_epoch).map(order)
     windows = tf.data.Dataset.zip(
         (tf.data.Dataset.counter(first_window), epochs.rebatch(window, drop_remainder=True))
@@ -97,15 +98,16 @@ def training_dataset(
     has_fixed_length: bool,
     context: tf.distribute.InputContext,
 ) -> tf.data.Dataset:
-    """Returns the batches of this host's replicas, one after the other.
+    """Returns a dataset with the batches of this host's replicas, one after the other.
 
-    With `has_fixed_length` every batch has the greatest length, for devices that need it; otherwise
-    a batch is about as long as its longest example. For other arguments see training_order.
+    If `has_fixed_length`, all batches are padded to `max_seq_length`, which some devices require.
+    Otherwise a batch is about as long as its longest example. For other arguments see
+    training_order.
     """
     lengths = sequences.lengths()
     order = training_order(lengths, batch_size, seed, start_step, not has_fixed_length)
     lengths = tf.constant(lengths, tf.int64)
-    # Captured tensors, because constants in a graph are limited in size.
+    # Use captured tensors, because the size of constants in a graph is limited.
     labels = {name: tf.constant(values) for name, values in sequences.labels.items()}
     of_all = Sequences(*_tables(sequences), labels, sequences.sequences_per_example)
     replicas = context.num_replicas_in_sync
@@ -114,10 +116,10 @@ def training_dataset(
     first = context.input_pipeline_id * ours * rows
 
     def with_length(examples):
-        # The longest of the global batch, so that all replicas have the same length.
+        # Use the longest example of the global batch, so that all replicas have the same length.
         longest = tf.reduce_max(tf.gather(lengths, examples))
         length = _length(longest, max_seq_length, has_fixed_length)
-        # With a shape that is known here, the labels' shape is known, too.
+        # A static shape of the indices makes the shape of the labels static.
         parts = tf.reshape(examples[first : first + ours * rows], [ours, rows])
         return parts, tf.repeat(tf.cast(length, tf.int64), ours)
 
@@ -126,15 +128,15 @@ def training_dataset(
 
     parts = order.map(with_length).unbatch()
     dataset = parts.map(pad, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
-    # Otherwise several replicas would get batches without a static number of rows.
+    # Without this, batches for several replicas would not have a static number of rows.
     return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
 
 class Prediction:
-    """Computes a model's outputs, once per example, in batches of similar lengths.
+    """Computes a model's outputs for examples, in batches of similar lengths.
 
-    Several hosts share the examples, and each host gets all outputs. All replicas together share a
-    batch of `batch_size`. For `has_fixed_length` see training_dataset.
+    The examples are distributed over all hosts, and each host gets all outputs. `batch_size` is the
+    global batch size. For `has_fixed_length` see training_dataset.
     """
 
     def __init__(
@@ -153,17 +155,17 @@ class Prediction:
     def __call__(
         self, sequences: Sequences, is_stopped: Callable[[], bool] = lambda: False
     ) -> Outputs | None:
-        """Returns the outputs of each example in order; None if `is_stopped` ended the pass."""
+        """Returns the outputs of each example in order, or None if `is_stopped` returns True."""
         lengths, tables = sequences.lengths(), _tables(sequences)
         order = np.argsort(lengths, kind="stable")
         order = np.concatenate([order, np.full(-len(order) % self._batch_size, -1, order.dtype)])
-        # Not a dataset: to build one takes 60 ms, too long for a single text.
+        # Do not use a dataset: creating it takes 60 ms, which is too long for a single text.
         self._score = self._score or self._traced(sequences.sequences_per_example)
         found: Outputs = [{}] * len(sequences)
         for examples in order.reshape(-1, self._batch_size):
             if is_stopped():
                 return None
-            # -1 is in the last batch only, which has the longest example.
+            # Only the last batch contains -1. It also contains the longest example.
             longest = lengths[examples].max()
             length = _length(longest, self._max_seq_length, self._has_fixed_length)
             outputs = {
@@ -172,18 +174,18 @@ class Prediction:
             }
             for row, example in enumerate(outputs.pop("example")):
                 if example >= 0:
-                    assert not found[example], "an example was asked twice"
+                    assert not found[example], "an example was predicted twice"
                     found[example] = {name: values[row] for name, values in outputs.items()}
         return found
 
     def _rows(self, values) -> np.ndarray:
-        """Returns the rows of the global batch from the values of this host's replicas."""
+        """Combines the values of this host's replicas into the global batch."""
         values = self._strategy.experimental_local_results(values)
         has_all = values[0].shape[0] == self._batch_size
         return values[0].numpy() if has_all else np.concatenate(values)
 
     def _traced(self, sequences_per_example: int) -> Callable:
-        """Returns (result of _tables, examples, length) -> outputs, traced once."""
+        """Returns a traced function that maps (result of _tables, examples, length) to outputs."""
         rows = self._batch_size // self._strategy.num_replicas_in_sync
 
         def score_replica(tables, examples, length):
@@ -211,15 +213,16 @@ def _of_all_replicas(
 ) -> dict[str, tf.Tensor]:
     """Gathers the outputs of all replicas into the outputs of the global batch.
 
-    This is a sum in which each replica has zeros for the rows of the others. strategy.gather fails
-    on outputs of several lengths ("Shape mismatch in the collective instance").
+    Each replica contributes zeros for the rows of the other replicas, and the results are summed.
+    strategy.gather cannot be used, because it fails if the length of outputs changes between calls
+    ("Shape mismatch in the collective instance").
     """
     replica = tf.distribute.get_replica_context()
     rows = batch_size // replica.num_replicas_in_sync
     before = replica.replica_id_in_sync_group * rows
 
     def widen(value):
-        # TensorFlow needs the same shape in every call of a collective, so pad to the longest.
+        # TensorFlow requires the same shape in every call of a collective, so pad to the maximum.
         unknown = [
             [0, max_seq_length - tf.shape(value)[axis] if value.shape[axis] is None else 0]
             for axis in range(1, value.shape.rank)
@@ -232,19 +235,19 @@ def _of_all_replicas(
         return value[(slice(None), *(slice(size) for size in tf.unstack(tf.shape(own)[1:])))]
 
     wide = tf.nest.map_structure(widen, outputs)
-    # Tensors of different types cannot be summed in one call.
+    # A single call cannot reduce tensors of different dtypes.
     examples = replica.all_reduce(tf.distribute.ReduceOp.SUM, wide.pop("example"))
     wide = replica.all_reduce(tf.distribute.ReduceOp.SUM, wide)
     return tf.nest.map_structure(narrow, {**wide, "example": examples}, outputs)
 
 
 def _tables(sequences: Sequences) -> list[tf.Tensor]:
-    """Returns the tensors that a graph makes batches of."""
+    """Returns the tensors from which a graph creates batches."""
     return [*map(tf.constant, (sequences.pieces, sequences.row_splits, sequences.first_lengths))]
 
 
 def _length(longest, max_seq_length: int, has_fixed_length: bool):
-    """Returns the pieces of a batch whose longest example has so many; int or a tensor."""
+    """Returns the length to which a batch is padded, given the length of its longest example."""
     if has_fixed_length:
         return max_seq_length
     return tf.minimum(-(-longest // _LENGTH_STEP) * _LENGTH_STEP, max_seq_length)

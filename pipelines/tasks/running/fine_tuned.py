@@ -1,4 +1,4 @@
-"""Finished models of fine-tuning, runs or exports, that predict examples."""
+"""Fine-tuned models (runs or exports) that predict examples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..token_classification import TokenClassificationTask
 from .batches import Prediction
 from .results import COMBINATIONS_FILE, RESULTS_FILE
 
-# `kind` in task.json -> the class whose `restore` makes its task.
+# Maps `kind` in task.json to the class whose `restore` creates the task.
 _CLASSES = {
     "classifier": ClassificationTask,
     "regressor": ClassificationTask,
@@ -50,17 +50,18 @@ class AnsweringModel(Protocol):
     identity: dict
 
     def prepare(self, examples: list) -> Any:
-        """Does the work that needs no device, in another thread than `answer`."""
+        """Does the preprocessing without the device. Runs in a different thread than `answer`."""
 
     def answer(self, examples: list, prepared: Any) -> dict[str, list]:
-        """Returns the columns of Task.answers and additional ones."""
+        """Returns the columns of Task.answers and additional columns."""
 
 
 def find_model(path: str) -> str:
     """Returns the directory of the seed or SavedModel that a path refers to.
 
-    A directory of fine-tuning refers to its best settings and seed on dev, a directory of
-    SavedModel versions to the newest version. Refuses a model that is not finished.
+    For the output directory of fine-tuning, this is the best seed of the best settings on dev. For
+    a directory of SavedModel versions, it is the newest version. Raises a UserError if there is no
+    finished model.
     """
     path = path.rstrip("/")
     names = files.names_in(path)
@@ -102,7 +103,7 @@ def _best_seed(path: str, seeds: Sequence[str]) -> str:
 
 
 def read_description(path: str) -> dict:
-    """Returns the content of the task.json of a model that find_model returned."""
+    """Returns the content of a model's task.json. `path` is a result of find_model."""
     directory = os.path.join(path, "assets") if saved_model.is_saved_model(path) else path
     file = os.path.join(directory, model_directory.TASK_FILE)
     if not tf.io.gfile.exists(file):
@@ -114,10 +115,11 @@ def read_description(path: str) -> dict:
 
 
 def task_of(description: dict, columns: Mapping[str, str], quoting: str | None = None) -> Task:
-    """Returns the task of a model, for reading and scoring files.
+    """Creates the task of a model, for reading and scoring files.
 
-    `description` is the content of its task.json. `columns` is field ("text", ...) -> column, where
-    it differs from fine-tuning; "": no such column. `quoting` None: as in fine-tuning.
+    `description` is the content of its task.json. `columns` maps fields such as "text" to columns
+    that differ from fine-tuning, or to "" if there is no such column. If `quoting` is None, the
+    quoting of fine-tuning is used.
     """
     kind, name = description["kind"], description["task"]
     if kind not in _CLASSES:
@@ -128,10 +130,10 @@ def task_of(description: dict, columns: Mapping[str, str], quoting: str | None =
 
 
 class FineTunedRun:
-    """The reported weights of OUTPUT_DIR/seed_N: the best ones on dev, or the last ones.
+    """The model in OUTPUT_DIR/seed_N, with the best weights on dev or else the last weights.
 
     Attributes:
-      outputs: sequences -> the model's outputs.
+      outputs: a Prediction, which maps sequences to the model's outputs.
     """
 
     def __init__(self, path: str, task: Task, batch_size: int):
@@ -158,7 +160,10 @@ class FineTunedRun:
 def score_out_of_fold(
     task: Task, examples: list, numbers: Sequence[int], output_dir: str, seed: int
 ) -> None:
-    """Predicts examples with OUTPUT_DIR/fold_K/seed_N, K by `numbers`, and scores all together."""
+    """Predicts each example with the model of its fold, and scores all predictions together.
+
+    `numbers` are the folds of the examples. The models are in OUTPUT_DIR/fold_K/seed_N.
+    """
     of_folds, outputs = {}, {}
     for fold in sorted({*numbers}):
         path = os.path.join(output_dir, f"fold_{fold}", f"seed_{seed}")
@@ -184,7 +189,7 @@ def score_out_of_fold(
 
 
 class Export:
-    """A SavedModel of export.export_saved_model, called with text by its signatures."""
+    """A SavedModel from export.export_saved_model, whose signatures accept text."""
 
     def __init__(self, path: str, task: Task, batch_size: int):
         import_tensorflow_text()  # registers the tokenizer's operations, which the SavedModel needs
@@ -193,12 +198,12 @@ class Export:
         self._loaded = tf.saved_model.load(path)
         self._temperature = read_description(path).get("temperature")
         signatures = self._loaded.signatures
-        # Models that tag words have a signature for texts that are already divided into words.
+        # Models that tag words have a signature for texts that are already split into words.
         self._ask = signatures["words" if "words" in signatures else "serving_default"]
         self._ask_unknown_share = signatures.get("unknown_share", lambda **_: {})
 
     def prepare(self, examples: list) -> np.ndarray:
-        """Returns the examples' order by length."""
+        """Returns the indices of the examples in ascending order of length."""
         return np.argsort([example.num_chars() for example in examples], kind="stable")
 
     def answer(self, examples: list, prepared: np.ndarray) -> dict[str, list]:
@@ -209,13 +214,13 @@ class Export:
             inputs = _inputs([examples[place] for place in places])
             outputs = {**self._ask(**inputs), **self._ask_unknown_share(**inputs)}
             outputs = {name: values.numpy() for name, values in outputs.items()}
-            if self._temperature:  # the task expects probabilities at 1
+            if self._temperature:  # the task expects probabilities at temperature 1
                 at_1 = tempered(outputs["probabilities"], 1 / self._temperature)
                 outputs["probabilities"] = at_1
             for row, place in enumerate(places):
                 found[place] = {name: values[row] for name, values in outputs.items()}
         columns = self._task.answers(examples, None, found).columns
-        # Exports of earlier versions do not return it.
+        # Exports of earlier versions do not return `unknown_share`.
         if "unknown_share" in found[0]:
             columns["unknown_share"] = _rounded(row["unknown_share"] for row in found)
         return columns
@@ -226,7 +231,7 @@ def _rounded(shares: Iterable[np.float32]) -> list[float]:
 
 
 def _inputs(examples: Sequence[AnyExample]) -> dict[str, tf.Tensor]:
-    """Returns the inputs of the signature that answers examples of one kind."""
+    """Returns the examples' texts as inputs for the signature of an export."""
     rows = [example.inputs() for example in examples]
     inputs = {}
     for name, first in rows[0].items():
@@ -234,6 +239,6 @@ def _inputs(examples: Sequence[AnyExample]) -> dict[str, tf.Tensor]:
         if not isinstance(first, str):
             most = max(map(len, values))
             values = [[*texts, *[""] * (most - len(texts))] for texts in values]
-        # The dtype is named: texts without a word contain no value to infer it from.
+        # Set the dtype, because it cannot be inferred if the texts contain no words.
         inputs[name] = tf.constant(values, tf.string)
     return inputs

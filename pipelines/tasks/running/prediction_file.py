@@ -1,4 +1,4 @@
-"""Predicts a file: writes parts, which survive a kill, and then one table."""
+"""Predicts the rows of files. Results are written in parts, so that a killed job can resume."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ..reading.tables import quoted_row
 from ..task import Task, read_files
 from .fine_tuned import AnsweringModel
 
-# Number of rows that are sorted by length together; a kill loses at most this many.
+# Number of rows that are sorted by length together. A killed job loses at most this many rows.
 ROWS_PER_PART = 4096
-# Ending of an output's name -> the separator of columns; None: a row has names.
+# Maps the ending of the output's name to the column separator, or to None for JSON and Parquet.
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".parquet": None}
 
 
 def check_output_name(path: str) -> None:
-    """Refuses an output whose name has another ending."""
+    """Raises a UserError if the ending of the output's name is not supported."""
     if os.path.splitext(path)[1] not in _SEPARATORS:
         *others, last = _SEPARATORS
         endings = f"{', '.join(others)} or {last}"
@@ -41,15 +41,16 @@ def predict_file(
     identity: dict,
     report: Callable[[int], None] = lambda _: None,
 ) -> dict:
-    """Answers each row of files and writes OUTPUT_FILE and OUTPUT_FILE.run.json.
+    """Predicts each row of the input files. Writes OUTPUT_FILE and OUTPUT_FILE.run.json.
 
-    Finished parts are in OUTPUT_FILE.parts until the end. A killed call resumes there, a finished
-    one does nothing. Memory does not grow with the number of rows, but for what a score needs of
-    them: 8 to 16 bytes a row, of several labels 8 bytes a label, of tags 8 bytes a word.
+    Finished parts are kept in OUTPUT_FILE.parts until the end. After a kill, the next call resumes
+    from these parts. If the output is already finished, nothing is computed. For all rows, only the
+    values that metrics need are kept in memory: 8 to 16 bytes per row, 8 bytes per label
+    (multilabel), and 8 bytes per word (tags).
 
-    The answers depend on `identity`, JSON-serialisable values. `report` is called with the number
-    of rows done. Returns `identity`, `rows`, `metrics` and their `intervals`, as far as known: none
-    if the files have no answers.
+    `identity` contains the JSON-serialisable values that the answers depend on. `report` is called
+    with the number of finished rows. Returns a dict of `identity`, `rows`, `metrics` and
+    `intervals`. The last two are empty if the files have no answers.
     """
     identity = json.loads(json.dumps({**identity, "rows_per_part": ROWS_PER_PART}))
     run_file, parts = f"{output_file}.run.json", f"{output_file}.parts"
@@ -76,7 +77,7 @@ def predict_file(
                 intervals = task.intervals(rows) if metrics else {}
                 summary = {"identity": identity, "rows": number}
                 summary.update(metrics=metrics, intervals=intervals)
-                # The output comes after it, at the end of the block: where the output is, all is.
+                # The output file is created later, at the end of the block, as a completion mark.
                 files.write_json(run_file, summary)
     files.remove_directory(parts)
     return summary
@@ -89,13 +90,13 @@ def _write_parts(
     directory: str,
     report: Callable[[int], None],
 ) -> tuple[list[str], int]:
-    """Writes the missing parts; returns the paths of all parts and the number of rows."""
+    """Writes the missing parts. Returns the paths of all parts and the number of rows."""
     examples = read_files(task, input_files)
     paths: list[str] = []
     done = 0
 
     def read_part(number: int) -> tuple[str, list, object]:
-        """Returns a part's path, examples and their preparation, None if the part exists."""
+        """Returns a part's path, examples and prepared examples (None if the part exists)."""
         path = os.path.join(directory, f"part-{number:05}.jsonl")
         rows = list(itertools.islice(examples, ROWS_PER_PART))
         is_done = tf.io.gfile.exists(path)
@@ -127,7 +128,7 @@ def _rows_of_part(path: str) -> Iterator[dict]:
 
 
 def _written(parts: Sequence[str], path: str, output_file: str) -> Iterator[dict]:
-    """Yields the rows of parts after writing them to `path` in the format of `output_file`."""
+    """Writes the rows of parts to `path` in the format of `output_file`, and yields each row."""
     ending = os.path.splitext(output_file)[1]
     if ending == ".parquet":
         yield from parquet.written(
@@ -147,8 +148,8 @@ def _written(parts: Sequence[str], path: str, output_file: str) -> Iterator[dict
             if list(row) != header:
                 raise UserError(
                     f"{output_file}: row {row.get('id')} has the columns {', '.join(row)}, the "
-                    f"first row {', '.join(header)}: name a .jsonl file, or predict the files one "
-                    "by one"
+                    f"first row {', '.join(header)}: name a .jsonl file, or predict the files "
+                    "separately"
                 )
             file.write(quoted_row(row.values(), separator))
             yield row

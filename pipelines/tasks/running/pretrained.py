@@ -1,4 +1,4 @@
-"""A pre-trained model that scores or embeds the texts of a file, for pipelines.predict."""
+"""A pre-trained model that scores or embeds texts, for pipelines.predict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANSWERS = ("score", "mean_embedding", "cls_embedding")
 
 
 def text_task(columns: Mapping[str, str], quoting: str | None) -> ClassificationTask:
-    """Returns the task that reads files for a pre-trained model; see fine_tuned.task_of."""
+    """Creates the task that reads files for a pre-trained model; see fine_tuned.task_of."""
     for name in columns:
         if name not in ("text", "id"):
             raise UserError(f"--{name}_column does not apply to a pre-trained model: omit the flag")
@@ -29,7 +29,7 @@ def text_task(columns: Mapping[str, str], quoting: str | None) -> Classification
 
 
 class PretrainedModel:
-    """An AnsweringModel without a task, from any format of pretrained.read."""
+    """An AnsweringModel without a task. Loads all formats that pretrained.read supports."""
 
     def __init__(self, path: str, answers: str, batch_size: int):
         model, directory, notes, _ = pretrained.read(path, f"{pretrained.HEADS}|pooler")
@@ -55,7 +55,7 @@ class PretrainedModel:
             self._embed = TextEmbedder(model, self._tokenizer, pooling, pieces_per_batch=pieces)
 
     def prepare(self, examples: list[Example]) -> list[list[int]]:
-        """See AnsweringModel. Returns the pieces of the texts."""
+        """See AnsweringModel. Returns the piece ids of each text."""
         return self._tokenizer.encode_batch([example.text for example in examples])
 
     def answer(self, examples: list[Example], prepared: list[list[int]]) -> dict[str, list]:
@@ -65,7 +65,7 @@ class PretrainedModel:
         if self.identity["answers"] == "score":
             fitting = [e.text for e, n in zip(examples, lengths) if 0 < n <= self._room]
             scores = iter(self._score(fitting))
-            # An empty or too long text has no score: one row must not stop a job of millions.
+            # Empty texts and texts that are too long get no score, so that the job does not fail.
             found = [next(scores) if 0 < n <= self._room else None for n in lengths]
             columns["log_likelihood"] = [s and round(s.log_likelihood, 4) for s in found]
             columns["num_pieces"] = lengths

@@ -1,4 +1,4 @@
-"""The metrics of all seeds: median and spread."""
+"""Summarises the metrics of all seeds as median, lowest and highest values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMBINATIONS_FILE = "combinations.json"
 
 
 def stored_results(output_dir: str) -> dict[int, dict]:
-    """Returns the content of results.json of each finished seed."""
+    """Returns a dict that maps each finished seed to the content of its results.json."""
     names = tf.io.gfile.listdir(output_dir) if tf.io.gfile.isdir(output_dir) else []
     seeds = sorted(
         int(match[1]) for name in names if (match := re.fullmatch(r"seed_(\d+)/?", name))
@@ -29,9 +29,9 @@ def stored_results(output_dir: str) -> dict[int, dict]:
 
 
 def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, dict]]) -> dict:
-    """Returns the metrics of each split with answers: all seeds, median, lowest and highest.
+    """Returns the metrics of each split: values of all seeds, median, lowest and highest.
 
-    `results` is seed -> split -> metrics. A seed may lack some splits.
+    `results` maps a seed to a dict of metrics by split. Some seeds may lack some splits.
     """
     summary = {"task": task, "best_metric": best_metric}
     for split in dict.fromkeys(split for metrics in results.values() for split in metrics):
@@ -48,7 +48,7 @@ def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, di
 
 
 def write_summary(output_dir: str, summary: dict) -> None:
-    """Writes OUTPUT_DIR/results.json; prints its medians or, for one seed, known intervals."""
+    """Writes OUTPUT_DIR/results.json. Prints medians and ranges, or intervals for a single seed."""
     path = os.path.join(output_dir, RESULTS_FILE)
     files.write_atomically(path, json.dumps(summary, indent=2) + "\n")
     of_seeds = stored_results(output_dir)
@@ -74,7 +74,7 @@ def write_summary(output_dir: str, summary: dict) -> None:
 
 
 def _describe_details(details: Mapping[str, dict], seed: str) -> list[str]:
-    """Returns lines about the `details` of the best seed on dev; none if there are none."""
+    """Returns lines that describe the `details` of the best seed on dev; may be empty."""
     labels, lines, chosen = details.get("labels", {}), [], []
     if labels:
         lines = describe_figures_of_labels(labels, f"labels of seed {seed}")
@@ -82,12 +82,12 @@ def _describe_details(details: Mapping[str, dict], seed: str) -> list[str]:
     if "confidence" in details:
         chosen = describe_confidence(details["confidence"])
     if chosen:
-        lines.append(f"chosen for seed {seed} on these rows: expect less on others")
+        lines.append(f"chosen for seed {seed} on these rows: expect lower values on others")
     return lines + chosen
 
 
 def write_glue_table(output_dir: str, summaries: Mapping[str, dict]) -> None:
-    """Writes OUTPUT_DIR/glue.json, the results of several tasks, and prints their dev metrics."""
+    """Writes the results of several tasks to OUTPUT_DIR/glue.json and prints their dev metrics."""
     path = os.path.join(output_dir, "glue.json")
     files.write_json(path, summaries)
     _print_table("task", summaries)
@@ -95,10 +95,10 @@ def write_glue_table(output_dir: str, summaries: Mapping[str, dict]) -> None:
 
 
 def write_combinations(output_dir: str, summaries: Mapping[str, dict]) -> None:
-    """Writes OUTPUT_DIR/combinations.json, the results of several settings, with the best on dev.
+    """Writes OUTPUT_DIR/combinations.json: the results of several settings, and the best settings.
 
-    The best has the highest median of the metric that selects weights, the first of equal ones.
-    Settings of earlier calls for this directory are included.
+    The best settings have the highest median of `best_metric` on dev. In case of a tie, the first
+    of them are chosen. Results of earlier calls with this directory are kept.
     """
     path = os.path.join(output_dir, COMBINATIONS_FILE)
     earlier = files.read_json(path)["combinations"] if tf.io.gfile.exists(path) else {}
@@ -108,13 +108,13 @@ def write_combinations(output_dir: str, summaries: Mapping[str, dict]) -> None:
     files.write_json(path, {"best": best, "best_metric": metric, "combinations": summaries})
     _print_table("settings", summaries)
     print(
-        f"best     {os.path.join(output_dir, best)} by {metric}, chosen on these rows: expect less "
-        f"on others\nresults  {path}"
+        f"best     {os.path.join(output_dir, best)} by {metric}, chosen on these rows: expect a "
+        f"lower value on others\nresults  {path}"
     )
 
 
 def _print_table(heading: str, summaries: Mapping[str, dict]) -> None:
-    """Prints the dev metrics of runs by their names."""
+    """Prints a table with the dev metrics of each run."""
     width = max(8, *map(len, summaries))
     print(f"\n{heading:<{width}} {'metric on dev':<24} {'median':>8}   lowest to highest")
     for name, summary in summaries.items():

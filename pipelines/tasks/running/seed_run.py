@@ -1,4 +1,4 @@
-"""Fine-tuning with one seed: trains the model, then scores and predicts with the best weights."""
+"""Fine-tunes with one seed, then predicts and computes metrics with the best weights."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ class FinetuneSettings(TrainingSettings):
 
     max_seq_length: int | None = setting(
         program.define_max_seq_length,
-        "Longer texts are truncated or cut into windows. Default: --init_checkpoint's length.",
+        "Longer texts are truncated or split into windows. Default: --init_checkpoint's length.",
         None,
     )
     freeze_encoder: bool | None = setting(
         flags.DEFINE_bool,
-        "Train the task's output layer only: fast, and rarely as good; it needs a much higher "
-        "--learning_rate, such as 1e-3.",
+        "Train only the task's output layer. This is fast but usually less accurate, and needs a "
+        "much higher --learning_rate, such as 1e-3.",
         None,
     )
     adamw_bias_correction: bool = setting(
         flags.DEFINE_bool,
-        "Correct the bias of AdamW's moments, as torch.optim.AdamW does. Default: no correction, "
-        "as in the published code; the recipes' learning rates assume that. Corrected updates are "
-        "0.32 times as large in step 1, 0.15 in step 12 and 0.80 in step 1,000: set this flag for "
-        "learning rates that were chosen with torch.",
+        "Apply bias correction to AdamW's moments, as torch.optim.AdamW does. Default: no "
+        "correction, as in the published code and for the recipes' learning rates. Corrected "
+        "updates are smaller, by a factor of 0.32 in step 1, 0.15 in step 12 and 0.80 in step "
+        "1,000. Set this flag for learning rates that were chosen with torch.",
         False,
     )
 
 
-# The content of a seed's results.json, by split: metrics, further details of the metrics, and a
-# hash of the inputs of the predictions.
+# The content of a seed's results.json. For each split it has the metrics, details of the metrics,
+# and a hash of the inputs of the predictions.
 NO_RESULTS: dict[str, dict] = {"metrics": {}, "details": {}, "predicted": {}}
 
 
 class TaskSplit(NamedTuple):
-    """A split of a task's data, read and tokenized."""
+    """A tokenized split of a task's data."""
 
     examples: list
     sequences: Sequences
@@ -81,11 +81,11 @@ def run_seed(
     settings: FinetuneSettings,
     loop: LoopSettings,
 ) -> dict:
-    """Trains with one seed, then scores and predicts all splits but "train".
+    """Trains with one seed, then predicts and scores all splits except "train".
 
-    Work of an earlier call is not repeated: a finished seed only predicts the splits that it has
-    not predicted with this decoding. Metrics of other splits are kept. Returns the content of
-    MODEL_DIR/results.json, see NO_RESULTS.
+    Work of earlier calls is not repeated. A finished seed only predicts splits that were not
+    predicted with the same decoding settings before. Metrics of other splits are kept. Returns the
+    content of MODEL_DIR/results.json; see NO_RESULTS.
     """
     predicted, path = what_is_predicted(task, splits), os.path.join(run.model_dir, RESULTS_FILE)
     is_trained = tf.io.gfile.exists(path)
@@ -93,13 +93,13 @@ def run_seed(
     if is_trained and predicted.items() <= kept["predicted"].items():
         return kept
     if is_trained and run.is_chief:
-        # If a kill leaves some new files, the old results must not count as new.
+        # Remove outdated results first. After a kill, they must not be used for new predictions.
         files.write_atomically(path, json.dumps(kept) + "\n")
     model, optimizer = _create_model(task, config, seed, settings, run.strategy)
     if checkpoint and not has_checkpoint(run.model_dir):
         source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
         source.restore_encoder(model.encoder, checkpoint)
-    # TPUs and XLA need all batches of the same shape.
+    # TPUs and XLA require all batches to have the same shape.
     length = (settings.max_seq_length, settings.jit_compile or is_tpu(run.strategy))
     rows = settings.global_batch_size // settings.gradient_accumulation_steps
     predict = Prediction(run.strategy, model, rows, *length)
@@ -129,7 +129,7 @@ def run_seed(
 def _predict(
     run: Run, task: Task, splits: dict[str, TaskSplit], predict: Prediction
 ) -> dict[str, dict]:
-    """Writes the predictions of all splits but "train"; returns `metrics` and `details`."""
+    """Writes the predictions of all splits except "train". Returns `metrics` and `details`."""
     directory = os.path.join(run.model_dir, "predictions")
     found: dict[str, dict] = {"metrics": {}, "details": {}}
     for name, (examples, sequences, features) in splits.items():
@@ -149,7 +149,7 @@ def _predict(
 
 
 def warn_of_one_label(columns: Mapping[str, list]) -> None:
-    """Warns if all predictions are equal, or no span, though the known answers differ."""
+    """Prints a warning if all predictions are equal or empty although the labels differ."""
     known, found = (  # np.ravel: a value may be a list of tags or spans
         {str(label) for value in columns.get(name, ()) for label in np.ravel(value)}
         for name in ("label", "prediction")
@@ -170,7 +170,7 @@ def _score_dev(task: Task, split: TaskSplit, predict: Prediction, is_stopped) ->
 
 
 def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dict) -> None:
-    """Writes task.json and results.json; the latter marks the seed as finished."""
+    """Writes task.json and results.json. The latter marks the seed as finished."""
     model, decoding, source = task.description()
     general = {"task": task.name, "max_seq_length": max_seq_length}
     description = {**general, **model, **decoding, **source}
@@ -179,8 +179,8 @@ def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dic
 
 
 def _restore_best(run: Run, model: tf.keras.Model, loop: LoopSettings) -> None:
-    """Restores the weights that were best on dev, or the last ones if there is no dev set."""
-    # A barrier: other hosts look for the weights only after the chief has written them.
+    """Restores the best weights on dev, or the last weights if dev was not evaluated."""
+    # Barrier: other hosts must not look for the weights before the chief has written them.
     check_hosts_agree(run.strategy, 0, run.settings)
     directory = run.model_dir
     if loop.eval_steps:
@@ -197,8 +197,8 @@ def _create_model(
     settings: FinetuneSettings,
     strategy: tf.distribute.Strategy,
 ) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer]:
-    """Returns the model with its initial variables, and its optimizer."""
-    # The initializers draw from Keras' global seed, in the order in which variables are made.
+    """Creates the model with initialised variables, and its optimizer."""
+    # Initializers use Keras' global seed, in the order in which variables are created.
     tf.keras.utils.set_random_seed(seed)
     with strategy.scope(), precision(settings.mixed_precision):
         model = create_model(task, config, settings.recompute)
@@ -217,7 +217,7 @@ def _create_model(
 
 
 def kept_results(results: dict, predicted: dict) -> dict:
-    """Returns the earlier results that are still valid: same decoding and same examples."""
+    """Returns the earlier results that are still valid (same decoding settings and examples)."""
     earlier = results.get("predicted") or {}
     if earlier.get("decoding") != predicted["decoding"]:
         return NO_RESULTS
@@ -232,7 +232,7 @@ def kept_results(results: dict, predicted: dict) -> dict:
 
 
 def task_objective(task: Task) -> Objective:
-    """Returns the objective: the mean of the examples' losses."""
+    """Returns the training objective: the mean of the examples' losses."""
     return Objective(
         weights=lambda batch: tf.reduce_sum(batch["weight"]),
         sums=lambda outputs, batch: {
@@ -247,7 +247,7 @@ def task_objective(task: Task) -> Objective:
 
 
 def what_is_predicted(task: Task, splits: dict[str, TaskSplit]) -> dict:
-    """Returns the values, apart from the weights, that a seed's predictions depend on."""
+    """Returns the values that a seed's predictions depend on, except the weights."""
     return {
         "decoding": task.description().decoding,
         **{name: fingerprint(split) for name, split in splits.items() if name != "train"},
@@ -255,7 +255,7 @@ def what_is_predicted(task: Task, splits: dict[str, TaskSplit]) -> dict:
 
 
 def fingerprint(split: TaskSplit) -> str:
-    """Returns a hash of the examples and of their sequences."""
+    """Returns a hash of the examples and their sequences."""
     digest = hashlib.sha256()
     for example in split.examples:
         digest.update(repr(example).encode("utf-8", "replace"))

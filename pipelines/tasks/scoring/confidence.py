@@ -1,4 +1,4 @@
-"""How far probabilities can be trusted: calibration, a temperature, and thresholds."""
+"""Reliability of probabilities: calibration error, temperature scaling and thresholds."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from albert_tf.metrics import wilson_interval
 from .metrics import figures_of_label
 
 _BINS = 15
-# Precisions that users ask for.
+# Precisions for which thresholds are computed.
 PRECISIONS = (0.9, 0.95, 0.99)
-# At or above a threshold, with a label, or for a temperature: fewer rows are a matter of luck.
+# Minimum number of rows for a threshold or a temperature. With fewer rows they are unreliable.
 _FEWEST_ROWS = 20
 # Twice the log-likelihood that a temperature gains by chance in less than 5 % of the cases.
 _CHANCE = stats.chi2.ppf(0.95, 1)
 
 
 def confidence(answers: np.ndarray, probabilities: np.ndarray) -> dict:
-    """Returns `calibration_error` and `thresholds`, see the functions of these names.
+    """Returns a dict with the results of `calibration_error` and `thresholds`.
 
-    `answers` are the right classes, int [n]; `probabilities` float64 [n, classes]. If there is a
-    `temperature` that lowers the error, it is there too, with `calibration_error_at_temperature`,
-    and the thresholds are those at this temperature.
+    `answers` are the correct classes, int [n]. `probabilities` are float64 [n, classes]. If a
+    temperature lowers the error, the dict also has `temperature` and
+    `calibration_error_at_temperature`, and the thresholds are computed at this temperature.
     """
     right = probabilities.argmax(axis=1) == answers
     before = calibration_error(probabilities.max(axis=1), right)
@@ -42,7 +42,7 @@ def confidence(answers: np.ndarray, probabilities: np.ndarray) -> dict:
 
 
 def describe_confidence(found: Mapping[str, Any]) -> list[str]:
-    """Returns lines about the temperature and each of PRECISIONS in a result of `confidence`."""
+    """Formats a result of `confidence`: the temperature, and a line for each of PRECISIONS."""
     lines, flag = [], ""
     if temperature := found.get("temperature"):  # results of version 0.13.0 have none
         before, after = (found[f"calibration_error{at}"] for at in ("", "_at_temperature"))
@@ -67,8 +67,9 @@ def describe_confidence(found: Mapping[str, Any]) -> list[str]:
 def calibration_error(best: np.ndarray, right: np.ndarray) -> float:
     """Returns the expected calibration error with 15 bins of equal width.
 
-    `best` is the probability of the best class, float64 [n], and `right` whether it is the answer,
-    bool [n]. The error is the mean distance between `best` and the share of `right` in a bin.
+    `best` is the probability of the predicted class, float64 [n]. `right`, bool [n], is True if the
+    prediction is correct. The error is the absolute difference between mean probability and
+    accuracy in a bin, averaged over all bins and weighted by their numbers of rows.
 
     Source: Guo et al. 2017, section 2.
     """
@@ -78,16 +79,17 @@ def calibration_error(best: np.ndarray, right: np.ndarray) -> float:
 
 
 def tempered(probabilities: np.ndarray, temperature: float) -> np.ndarray:
-    """Returns softmax(logits / temperature), float64, of the softmax of logits, [n, classes]."""
+    """Returns softmax(logits / temperature), float64, given softmax(logits), [n, classes]."""
     logits = np.log(np.maximum(probabilities.astype(np.float64), np.finfo(np.float64).tiny))
     return special.softmax(logits / temperature, axis=1)
 
 
 def fit_temperature(answers: np.ndarray, probabilities: np.ndarray) -> float | None:
-    """Returns the temperature with the least negative log-likelihood of `answers`, in 3 digits.
+    """Returns the temperature that minimises the negative log-likelihood, with 3 digits.
 
-    For the arguments see `confidence`. None: there are fewer than 20 rows; all are right, so the
-    lowest temperature fits best; or chance explains the gain (likelihood-ratio test, 5 %).
+    For the arguments see `confidence`. Returns None if there are fewer than 20 rows, or if all
+    predictions are correct. In the latter case, a lower temperature would always be better. Also
+    returns None if chance explains the gain (likelihood-ratio test at 5 %).
 
     Source: Guo et al. 2017, section 4.2.
     """
@@ -106,12 +108,13 @@ def fit_temperature(answers: np.ndarray, probabilities: np.ndarray) -> float | N
 
 
 def thresholds(best: np.ndarray, right: np.ndarray) -> dict[str, dict]:
-    """Returns wished precision -> the lowest probability of the best class that reaches it.
+    """Maps each of PRECISIONS to the lowest probability threshold that reaches it, if any.
 
-    `min_probability` is rounded down to 6 digits. `precision`, with its 95 % `interval`, is of the
-    rows at or above it, and `share` their share of all rows. A precision that no threshold with 20
-    rows reaches is left out. The threshold is chosen on these rows, so on others the precision is
-    lower on average.
+    For the arguments see `calibration_error`. `min_probability` is the threshold, rounded down to 6
+    decimals. `precision` and its 95 % `interval` refer to the rows at or above the threshold.
+    `share` is their share of all rows. A precision is omitted if no threshold with at least 20 rows
+    reaches it. Thresholds are chosen on these rows, so the precision on other rows is lower on
+    average.
     """
     values, hits, counts = _possible_thresholds(best, right)
     found = {}
@@ -131,11 +134,12 @@ def thresholds(best: np.ndarray, right: np.ndarray) -> dict[str, dict]:
 def label_thresholds(
     known: np.ndarray, probabilities: np.ndarray, labels: Sequence[str]
 ) -> dict[str, dict]:
-    """Returns label -> figures_of_label at 0.5; for some a better `threshold`, `f1_at_threshold`.
+    """Returns figures_of_label at 0.5 for each label, and the threshold with the best F1.
 
-    `known`, bool [n, labels], is whether a row has a label, and `probabilities` float64 [n, labels]
-    the model's. A label with fewer than 20 rows has no threshold, nor one whose F1 is best at 0.5.
-    A threshold is chosen on these rows, so on others F1 is lower on average.
+    `known`, bool [n, labels], is True if a row has a label. `probabilities` are float64
+    [n, labels]. `threshold` and `f1_at_threshold` are omitted for labels with fewer than 20 rows
+    and for labels whose F1 is best at 0.5. Thresholds are chosen on these rows, so F1 on other rows
+    is lower on average.
     """
     found = {}
     for place, label in enumerate(labels):
@@ -152,7 +156,7 @@ def label_thresholds(
 
 
 def describe_label_thresholds(found: Mapping[str, dict]) -> list[str]:
-    """Returns a line about the thresholds in a result of `label_thresholds`, if it has any."""
+    """Formats the thresholds in a result of `label_thresholds` as a line, if there are any."""
     chosen = {label: row for label, row in found.items() if "threshold" in row}
     if not chosen:
         return []
@@ -166,12 +170,13 @@ def describe_label_thresholds(found: Mapping[str, dict]) -> list[str]:
 def _possible_thresholds(
     best: np.ndarray, right: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns all thresholds, falling; of the rows at or above each, how many are right, and all.
+    """Returns all thresholds in descending order, with the numbers of correct and of all rows.
 
-    All is counted at values rounded down to 6 digits, which users copy.
+    Both numbers count the rows at or above a threshold. Probabilities are first rounded down to 6
+    decimals, because users copy the rounded thresholds.
     """
     best = np.floor(1e6 * best) / 1e6
     order = np.argsort(-best, kind="stable")
-    # A threshold takes all rows of one probability or none of them.
+    # Rows with equal probabilities are all at or above a threshold, or all below it.
     last = np.flatnonzero(np.append(np.diff(best[order]) != 0, True))
     return best[order][last], np.cumsum(right[order])[last], last + 1

@@ -1,4 +1,4 @@
-"""Draws pictures of a run: learning curves and confusion matrices, as PNG."""
+"""Draws learning curves and confusion matrices as PNG files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from albert_tf.jobs import pictures
 from ...training.metrics_log import read_metrics
 from ..reading.split_report import shortened
 
-# With more labels the cells of a matrix are too small to read.
+# With more labels, the cells of a confusion matrix would be too small to read.
 MOST_LABELS = 40
 
 
 def draw_learning_curves(model_dir: str) -> str:
-    """Draws the loss of training and the metrics of dev over the steps; returns the PNG's path."""
+    """Plots the training loss and the dev metrics by step. Returns the path of the PNG file."""
     entries = read_metrics(model_dir)
     names = dict.fromkeys(name for entry in entries for name in entry if name.startswith("dev_"))
     panels = ["loss", *names]
@@ -28,7 +28,7 @@ def draw_learning_curves(model_dir: str) -> str:
         points = [(entry["step"], entry[name]) for entry in entries if name in entry]
         axis.plot(*zip(*points), "-" if name == "loss" else "o-", linewidth=1.2, markersize=3)
         title = "training loss" if name == "loss" else name.replace("_", " ")
-        axis.set_title(title, parse_math=False)  # names of entity types are in it
+        axis.set_title(title, parse_math=False)  # may contain names of entity types
         axis.set_xlabel("step")
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
@@ -38,9 +38,9 @@ def draw_learning_curves(model_dir: str) -> str:
 
 
 def draw_confusion_matrix(path: str, labels: Sequence[str], counts: np.ndarray) -> str:
-    """Draws the numbers of examples by label and prediction; returns the PNG's path.
+    """Draws a confusion matrix. Returns the path of the PNG file.
 
-    At most MOST_LABELS `labels`; `counts` is the result of metrics.confusion_matrix.
+    There must be at most MOST_LABELS labels. `counts` is the result of metrics.confusion_matrix.
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     side = 2.5 + 0.5 * len(labels)

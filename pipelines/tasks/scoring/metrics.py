@@ -1,4 +1,4 @@
-"""Metrics of classification and regression, their intervals, and metrics per label."""
+"""Metrics for classification and regression, confidence intervals, and metrics per label."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from sklearn import metrics as sklearn
 from albert_tf.metrics import wilson_interval
 
 _DRAWS, _FEWEST_DRAWS = 1000, 200
-_CELLS = 20_000_000  # in all draws together, 8 bytes each
-_MOST_SHOWN = 12  # labels in a printed table
+_CELLS = 20_000_000  # maximum number of cells in all draws, 8 bytes each
+_MOST_SHOWN = 12  # maximum number of labels in a printed table
 
 
 def _correlation(measure: Callable, labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Returns a correlation, 0 where it is undefined: a single example, or constant values."""
+    """Returns a correlation, or 0 if it is undefined (a single example or constant values)."""
     if np.ptp(labels) == 0 or np.ptp(predictions) == 0:
         return 0.0
     return measure(labels, predictions)
 
 
-# Name -> (labels, predictions) -> metric; higher is better. Both are [n] numbers, integers for
-# classes. F1 also accepts [n, labels], 1 where an example has a label.
+# Maps names to functions of (labels, predictions); higher values are better. Both arguments are
+# numbers [n], integers for classes. F1 also accepts multi-hot arrays [n, labels].
 METRICS = {
     "accuracy": sklearn.accuracy_score,
-    "f1": functools.partial(sklearn.f1_score, zero_division=0),  # F1 of class 1 of two
+    "f1": functools.partial(sklearn.f1_score, zero_division=0),  # binary, F1 of class 1
     "micro_f1": functools.partial(sklearn.f1_score, average="micro", zero_division=0),
     "macro_f1": functools.partial(sklearn.f1_score, average="macro", zero_division=0),
     "matthews_correlation": functools.partial(_correlation, sklearn.matthews_corrcoef),
@@ -42,20 +42,20 @@ def probabilities_of(
 ) -> np.ndarray:
     """Returns float64 [n, classes], from a model's `logits` or an export's `probabilities`.
 
-    The activation of the logits is softmax or sigmoid.
+    `activation` is "softmax" or "sigmoid".
     """
     name = "probabilities" if are_exports else "logits"
     found = np.stack([output[name] for output in outputs]).astype(np.float64)
     if activation == "sigmoid":
         return found if are_exports else special.expit(found)
-    # In float32 an export's sum is not exactly 1.
+    # The float32 probabilities of an export do not sum to exactly 1.
     return found / found.sum(-1, keepdims=True) if are_exports else special.softmax(found, axis=-1)
 
 
 def confusion_matrix(answers: np.ndarray, predictions: np.ndarray, num_labels: int) -> np.ndarray:
-    """Returns int64 [labels, labels]: number of rows by label and prediction.
+    """Returns the number of rows for each label and prediction, int64 [labels, labels].
 
-    Answers and predictions are indices of labels, int [n].
+    `answers` and `predictions` are label indices, int [n].
     """
     counts = np.zeros([num_labels, num_labels], np.int64)
     np.add.at(counts, (answers, predictions), 1)
@@ -63,9 +63,12 @@ def confusion_matrix(answers: np.ndarray, predictions: np.ndarray, num_labels: i
 
 
 class Counts(NamedTuple):
-    """Sums of confusion matrices, float64 [draws, labels] each.
+    """Sums over the cells of confusion matrices, float64 [draws, labels] each.
 
-    Of rows with the right prediction and of all rows by label; and of all rows by prediction.
+    Attributes:
+      right: number of correctly predicted rows of each label.
+      rows: number of rows of each label.
+      predicted: number of rows with each prediction.
     """
 
     right: np.ndarray
@@ -74,12 +77,13 @@ class Counts(NamedTuple):
 
 
 def intervals(counts: np.ndarray, metrics: Sequence[str]) -> dict[str, list[float]]:
-    """Returns metric -> [low, high], its 95 % interval.
+    """Returns a dict that maps metrics to their 95 % confidence intervals [low, high].
 
-    Accuracy has Wilson's interval. F1 and Matthews' correlation have no formula: the rows are drawn
-    anew 1,000 times (bootstrap), and the middle 95 % of the values are returned. If all draws give
-    the same value, for example because all rows are right, there is no interval. A metric of
-    numbers gets none either, nor do no rows. `counts` is the result of confusion_matrix.
+    `counts` is the result of confusion_matrix. Accuracy gets the Wilson interval. F1 and Matthews'
+    correlation get a bootstrap interval: the central 95 % of the values over 1,000 resamples (at
+    least 200 if `counts` is very large). A metric is omitted if all resamples give the same value,
+    for example because all rows are correct. Regression metrics are always omitted. Without rows
+    the dict is empty.
     """
     found, total = {}, int(counts.sum())
     if not total:
@@ -119,7 +123,7 @@ def _middles(drawn: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
 
 
 def draw_again(counts: np.ndarray, draws: int) -> Counts:
-    """Draws as many rows with replacement, `draws` times; stores non-empty cells only."""
+    """Resamples all rows with replacement, `draws` times. Only stores non-empty cells."""
     answers, predictions = np.nonzero(counts)
     weights = counts[answers, predictions]
     total = weights.sum()
@@ -132,12 +136,12 @@ def draw_again(counts: np.ndarray, draws: int) -> Counts:
 
 
 def _f1(counts: Counts) -> np.ndarray:
-    """Returns [draws, labels], 0 for a label without rows and predictions."""
+    """Returns F1, [draws, labels]. It is 0 for a label without rows and predictions."""
     return 2 * counts.right / np.maximum(counts.rows + counts.predicted, 1)
 
 
 def _macro_f1(counts: Counts) -> np.ndarray:
-    """Returns [draws]: the mean over the labels that a row or a prediction has."""
+    """Returns macro F1, [draws]: the mean over labels that have rows or predictions."""
     return _f1(counts).sum(axis=1) / (counts.rows + counts.predicted > 0).sum(axis=1)
 
 
@@ -154,9 +158,9 @@ def _matthews(counts: Counts) -> np.ndarray:
     return covariance / np.maximum(np.sqrt(spreads[0] * spreads[1]), 1e-9)
 
 
-# Name in METRICS -> (Counts -> [draws]).
+# Maps a metric's name to a function that computes it for all bootstrap draws at once.
 FIGURES = {
-    "f1": lambda counts: _f1(counts)[:, 1],  # F1 of class 1 of two
+    "f1": lambda counts: _f1(counts)[:, 1],  # binary, F1 of class 1
     "macro_f1": _macro_f1,
     "matthews_correlation": _matthews,
 }
@@ -168,16 +172,16 @@ FIGURES_OF_SETS = {
 
 
 def figures_of_labels(counts: np.ndarray, labels: Sequence[str]) -> dict[str, dict]:
-    """Returns label -> figures_of_label; `counts` is the result of confusion_matrix."""
+    """Returns figures_of_label for each label. `counts` is the result of confusion_matrix."""
     rows, predicted = (counts.sum(axis=axis).tolist() for axis in (1, 0))
     figures = zip(np.diag(counts).tolist(), rows, predicted)
     return {label: figures_of_label(*numbers) for label, numbers in zip(labels, figures)}
 
 
 def figures_of_label(right: int, rows: int, predicted: int) -> dict[str, Any]:
-    """Returns rows, precision, recall, F1; intervals of precision and recall.
+    """Returns the number of rows, precision and recall with their intervals, and F1.
 
-    The precision of a label without predictions and the recall of a label without rows are None.
+    Precision is None for a label without predictions. Recall is None for a label without rows.
     """
     return {
         "rows": rows,
@@ -190,7 +194,7 @@ def figures_of_label(right: int, rows: int, predicted: int) -> dict[str, Any]:
 
 
 def describe_figures_of_labels(found: Mapping[str, dict], title: str) -> list[str]:
-    """Returns a table of the labels with most rows; `found` is label -> figures_of_label."""
+    """Formats a table of the labels with the most rows. `found` maps labels to figures_of_label."""
     lines = [f"{title:<24} {'rows':>8} {'precision':>11} {'recall':>8} {'F1':>8}"]
     by_rows = sorted(found.items(), key=lambda item: -item[1]["rows"])
     for label, row in by_rows[:_MOST_SHOWN]:

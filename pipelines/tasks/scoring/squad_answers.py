@@ -1,4 +1,4 @@
-"""Converts a model's logits for windows into answers: texts from the paragraph."""
+"""Decodes a model's outputs for windows into answers, which are texts from the paragraph."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import numpy as np
 
 from ..reading.squad_windows import Window
 
-# Spans per answer to consider in a window: spans that differ in a space are one answer.
+# Number of spans per answer to consider in a window. Several spans may give the same answer, if
+# they only differ in a space.
 _SPANS_PER_ANSWER = 4
-# The score of a missing span, as in the reference.
+# The score if there is no valid span, as in the reference.
 _NO_SPAN_SCORE = -2e6
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A model's answer to a question: different texts and their scores, best first.
+    """A model's answer to a question.
 
-    There is none without a valid span. `null_odds` grows with the likelihood that the text has no
-    answer.
+    `candidates` are distinct texts with their scores, best first. They are empty if there is no
+    valid span. A higher `null_odds` means that the text is less likely to contain an answer.
     """
 
     candidates: list[tuple[str, float]]
@@ -46,13 +47,13 @@ def answer_by_spans(
 ) -> Answer:
     """Decodes AlbertForQuestionAnswering: compares the best span with the span at [CLS].
 
-    A span is in the window where its start has the maximum context. `windows` are all of one
-    question; `outputs` has for each `start_logits` and `end_logits`, float [L]. `max_answer_length`
-    is in pieces.
+    A span is only considered in the window where its start has the maximum context. `windows` are
+    all windows of a question. `outputs` contains `start_logits` and `end_logits`, float [L], for
+    each window. `max_answer_length` is in pieces.
 
     Source: BERT's and the reference's run_squad.
-    Deviation: they consider only pairs of the n_best_size best starts and ends, and answer "empty"
-    if no pair is valid; here all pairs are considered.
+    Deviation: they only consider pairs of the n_best_size best starts and ends, and answer "empty"
+    if no pair is valid. Here all pairs are considered.
     """
     spans, null_scores = [], []
     for window, output in zip(windows, outputs):
@@ -79,9 +80,9 @@ def answer_by_beams(
 ) -> Answer:
     """Decodes AlbertForAnswerableQuestionAnswering: the best starts, and the best ends per start.
 
-    `outputs` has for each window `start_top_log_probs`, `start_top_index` [starts],
-    `end_top_log_probs`, `end_top_index` [starts * ends] and `cls_logits` []. For other arguments
-    see answer_by_spans.
+    For each window, `outputs` contains `start_top_log_probs` and `start_top_index` [starts],
+    `end_top_log_probs` and `end_top_index` [starts * ends], and `cls_logits` []. For other
+    arguments see answer_by_spans.
 
     Source: the reference's squad_utils.write_predictions_v2.
     """
@@ -108,9 +109,10 @@ def answer_by_beams(
 def _best_spans(
     starts: np.ndarray, ends: np.ndarray, max_length: int, count: int
 ) -> list[tuple[float, int, int]]:
-    """Returns score, first and last of the spans with the greatest starts[first] + ends[last].
+    """Returns (score, first, last) of the spans with the highest starts[first] + ends[last].
 
-    Both are float64 [pieces]; no span begins where `starts` is -inf. `max_length` is in pieces.
+    `starts` and `ends` are float64 [pieces]. No span begins where `starts` is -inf. `max_length` is
+    in pieces.
     """
     if not len(starts):
         return []
@@ -120,7 +122,7 @@ def _best_spans(
     scores = starts[:, np.newaxis] + np.lib.stride_tricks.sliding_window_view(padded, width)
     scores = scores.reshape(-1)
     count = min(count, len(scores))
-    best = np.sort(np.argpartition(-scores, count - 1)[:count])  # of equals, the earlier first
+    best = np.sort(np.argpartition(-scores, count - 1)[:count])  # ties: earlier first
     best = best[np.argsort(-scores[best], kind="stable")]
     return [
         (float(scores[i]), int(i) // width, int(i) // width + int(i) % width)
@@ -132,7 +134,7 @@ def _best_spans(
 def _as_texts(
     context: str, spans: list[tuple[float, Window, int, int]], n_best_size: int
 ) -> list[tuple[str, float]]:
-    """Returns the different texts of spans and their scores, best first."""
+    """Returns the distinct texts of spans with their scores, best first."""
     texts: dict[str, float] = {}
     for score, window, first, last in sorted(spans, key=lambda span: -span[0]):
         start = window.paragraph.starts[window.first + first]

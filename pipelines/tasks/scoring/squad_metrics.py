@@ -1,4 +1,4 @@
-"""SQuAD's metrics as the official evaluate-v1.1.py and evaluate-v2.0.py define them."""
+"""SQuAD's metrics, as defined by the official evaluate-v1.1.py and evaluate-v2.0.py."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 @functools.lru_cache(maxsize=1 << 17)  # each metric and evaluation normalises the same truths
 def normalize_answer(text: str) -> str:
-    """Returns an answer's normal form: lower case, no ASCII punctuation, no articles."""
+    """Normalises an answer: lower case, without ASCII punctuation, articles and extra spaces."""
     text = text.lower().translate(_WITHOUT_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
 def exact_match(prediction: str, truth: str) -> float:
-    """Returns 1 if the answers are the same after normalisation, else 0."""
+    """Returns 1 if the answers are equal after normalisation, else 0."""
     return float(normalize_answer(prediction) == normalize_answer(truth))
 
 
 def f1(prediction: str, truth: str, empty_score: float = 0.0) -> float:
     """Returns the harmonic mean of precision and recall over the words of the answers.
 
-    `empty_score` is the result for two answers without words: 0 in SQuAD 1.1, 1 in 2.0.
+    `empty_score` is returned if both answers have no words. It is 0 in SQuAD 1.1 and 1 in 2.0.
     """
     predicted, true = normalize_answer(prediction).split(), normalize_answer(truth).split()
     if not predicted and not true:
@@ -46,7 +46,8 @@ def score_v1(
 ) -> dict[str, float]:
     """Returns SQuAD 1.1's `exact_match` and `f1` in per cent.
 
-    Each question has one or more answers; the best match counts. A prediction None counts 0.
+    Each question has one or more answers, and the best match counts. If a prediction is None, its
+    score is 0.
     """
     return {
         name: _percentage(_best_of_each(compare, truths, predictions))
@@ -75,18 +76,18 @@ def score_v2(
 ) -> dict[str, float]:
     """Returns SQuAD 2.0's metrics in per cent.
 
-    `exact_match`, `f1`, and the same with the prefixes `has_answer_` and `no_answer_` for questions
-    with and without an answer, if there are any. With `null_odds` also `best_exact_match`,
-    `best_f1` and `best_..._threshold`, at the threshold that is best for these questions: they are
-    optimistic for other questions.
+    The metrics are `exact_match` and `f1`. With the prefixes `has_answer_` and `no_answer_`, they
+    are also computed for questions with and without an answer, if there are any. If `null_odds` is
+    given, `best_exact_match`, `best_f1` and `best_..._threshold` are computed at the threshold that
+    is best for these questions. They are optimistic for other questions.
 
     Args:
-      truths: the right answers of each question; a question without any is unanswerable.
-      predictions: the predicted text for each question; "": no answer; None: not predicted.
-      null_odds: for each question a number that grows with the doubt that it has an answer.
-      null_threshold: no answer where null_odds is above it; the official script's default is 1.
+      truths: the correct answers of each question. Questions without any are unanswerable.
+      predictions: the predicted text of each question, "" for no answer, None for no prediction.
+      null_odds: a number for each question. A higher number means that an answer is less likely.
+      null_threshold: if null_odds exceeds it, "no answer" is predicted. The official default is 1.
 
-    Deviation: a question without a prediction counts 0; the official script ends in a KeyError.
+    Deviation: a question without a prediction scores 0. The official script raises a KeyError.
     """
     has_answer = np.array([bool(of_question) for of_question in truths])
     answered = np.array([bool(prediction) for prediction in predictions])
@@ -117,12 +118,14 @@ def _with_words(truths: Sequence[str]) -> list[str]:
 def _best_threshold(
     raw: np.ndarray, odds: np.ndarray, has_answer: np.ndarray, answered: np.ndarray
 ) -> tuple[float, float]:
-    """Returns the best metric that a threshold on `odds` can give, and this threshold.
+    """Returns the best value of a metric over all thresholds on `odds`, and the best threshold.
 
-    The thresholds answer no question first, then one more at a time, the least doubtful first.
+    Thresholds are tried in ascending order. The first answers no question, and each further
+    threshold also answers the question with the next higher odds.
 
     Source: evaluate-v2.0.py, find_best_thresh.
-    Deviation: if answering no question is best, it returns 0, a threshold for probabilities.
+    Deviation: if it is best to answer no question, the threshold is the lowest odds minus 1. The
+    official script returns 0, which is only suitable for probabilities.
     """
     order = np.argsort(odds, kind="stable")
     change = np.where(has_answer, raw, -1.0 * answered)[order]
@@ -133,6 +136,6 @@ def _best_threshold(
 
 
 def _percentage(scores: Sequence[float]) -> float:
-    # Add in order, as the official scripts do: np.sum and, from Python 3.12 on, sum() round
-    # differently.
+    # Add in order, as the official scripts do. np.sum rounds differently, and so does sum() from
+    # Python 3.12.
     return 100.0 * float(np.cumsum(scores, dtype=np.float64)[-1]) / len(scores)

@@ -1,9 +1,10 @@
-"""The rows that pipelines.predict writes for models that tag words: one row per text.
+"""The rows that pipelines.predict writes for models that tag words, with one row per text.
 
-A text given as words has the columns `words`, `label` (its tags, if they are known), `prediction`
-and `probabilities`: lists with one value per word. A raw text has `text`, and `label` and
-`prediction` as lists of spans, {"start", "end", "label"} in characters; predicted spans also have
-`text` and `probability`. In tables the lists are JSON.
+For texts given as words, the columns are `words`, `label` (if known), `prediction` and
+`probabilities`. Each contains a list with one value per word. For raw texts, the columns are
+`text`, `label` (if known) and `prediction`. The last two contain lists of spans in characters,
+{"start", "end", "label"}. Predicted spans also have `text` and `probability`. In CSV and TSV files,
+lists are written as JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Tagged = tuple[Sequence[str], np.ndarray]
 
 
 def spans_of_tags(example: TokenExample, tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """Returns the spans that tags mark in a raw text: (start, end, label), in characters."""
+    """Converts the tags of a raw text to spans (start, end, label), in characters."""
     return {
         (example.spans[first][0], example.spans[last - 1][1], name)
         for first, last, name in find_entities(tags)
@@ -31,7 +32,7 @@ def spans_of_tags(example: TokenExample, tags: Sequence[str]) -> set[tuple[int, 
 
 
 def predicted_spans(example: TokenExample, tagged: Tagged, marks_entities: bool) -> list[dict]:
-    """Returns the predicted spans of a raw text: entities, or else each word with its tag."""
+    """Returns the predicted spans of a raw text: entities, or words if not `marks_entities`."""
     tags, best = tagged
     words = [(place, place + 1, tag) for place, tag in enumerate(tags)]
     spans = []
@@ -52,7 +53,7 @@ def _known_spans(example: TokenExample, marks_entities: bool) -> list[dict]:
 def columns_of(
     examples: Sequence[TokenExample], tagged: Sequence[Tagged], marks_entities: bool
 ) -> dict[str, list]:
-    """Returns the columns of Task.answers; they hold spans if all examples are raw texts."""
+    """Returns the columns of Task.answers, with spans if all examples are raw texts."""
     columns = {"id": [example.id for example in examples]}
     has_answers = all(example.is_answered for example in examples)
     if all(example.text is not None for example in examples):
@@ -72,10 +73,11 @@ def columns_of(
 def score_rows(
     rows: Iterable[dict], labels: Sequence[str], types: Sequence[str] | None
 ) -> dict[str, float]:
-    """Returns the metrics of rows of columns_of, in one pass; empty if the rows have no answers.
+    """Computes metrics from rows of columns_of, in one pass. Returns {} if there are no answers.
 
-    The rows have `example` and `tagged` if known. Without these, raw texts with entities have no
-    `accuracy`: a span is not a word. `types` are the types of entities; None: the tags mark none.
+    The rows may also contain `example` and `tagged`. Without them, `accuracy` is omitted for raw
+    texts with entities, because spans are not words. `types` are the types of entities, or None if
+    the tags do not mark entities.
     """
     marks_entities = types is not None
     rows = iter(rows)
@@ -86,7 +88,7 @@ def score_rows(
     known, found = array.array("i"), array.array("i")  # indices of the words' tags
 
     def entities() -> Iterator[Sequence[set[tuple]]]:
-        """Yields known and predicted entities of each row; stores the tags of words."""
+        """Yields known and predicted entities of each row. Also stores the tags of its words."""
         for row in itertools.chain([first], rows):
             answers, example = (row["label"], row["prediction"]), row.get("example")
             if example:
