@@ -114,7 +114,7 @@ class InGraphTokenizer(tf.Module):
         # For each prepared character, the index of the original character.
         origins = written.find(places, self.preprocess, bases)
 
-        # If invisible characters follow the space of a piece, it starts at the last of these.
+        # If invisible characters follow a piece's space, the piece starts at the last of them.
         first = tf.searchsorted(places, begins, out_type=tf.int64)
         following = tf.searchsorted(places, limits, out_type=tf.int64)
         is_visible = ~matches(chars.flat_values, self._swallowed)

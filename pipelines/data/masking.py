@@ -157,10 +157,10 @@ def _choose(
     """Chooses spans with `budget` pieces in total, such that all pieces are equally likely.
 
     The spans form a ring in random order. A window of `budget` pieces starts at a random piece of
-    the ring. A span is chosen if its first piece is in the window. This has probability
-    budget / pieces for every span, regardless of its length, words and position. The chosen spans
-    have `budget` pieces on average: the last one can extend past the window, and a span that starts
-    before the window is not chosen. One-piece spans are dropped or added, equally often, to reach
+    the ring. A span is chosen if its first piece is in the window. This has probability budget /
+    pieces for every span, regardless of its length, words and position. On average the chosen spans
+    have `budget` pieces. The last of them can extend past the window, and no span that starts
+    before the window is chosen. One-piece spans are dropped or added, equally often, to reach
     `budget`. If there are too few of them, one-piece words are used: the last word of a longer span
     is dropped, or any other word is added. If this is not enough, as in a short text, the last span
     is cut after the last word that fits. If no word fits, a word is cut, so every text has a

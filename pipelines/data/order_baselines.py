@@ -65,8 +65,8 @@ def order_baselines(
 
     Returns:
       {kind of pair: {baseline: accuracy}}. The kinds are "openings" (first segments of documents)
-      and "inside" (other segments), or only "pairs" if no labelled segment is the first of its
-      document. Kinds with too few labels for training are omitted.
+      and "inside" (other segments). If no labelled segment is the first of its document, the only
+      kind is "pairs". Kinds with too few labels for training are omitted.
     """
 
     num_examples = min(num_examples, _MOST_EXAMPLES)

@@ -111,11 +111,11 @@ def _are_rows(lines: list[str], separator: str, columns: int) -> bool:
 class _EdgeColumn:
     """Detects joined rows in a table, based on the labels in its first or last column.
 
-    A stray quotation mark joins all rows up to the next quotation mark. With labels in the last
-    column, all lines of such a row except the last end with a label. With labels in the first
-    column, all lines except the first start with a label. In at least one line the separator is
-    used as in other rows: between two digits, before a space, or neither. Two or more lines of a
-    text rarely meet these conditions by chance.
+    A stray quotation mark joins all rows up to the next quotation mark. If labels are in the last
+    column, every line of such a row ends with a label, except the last line. If labels are in the
+    first column, every line but the first one starts with a label. In at least one line the
+    separator is used as in other rows: between two digits, before a space, or neither. Two or more
+    lines of a text rarely meet these conditions by chance.
 
     Not detected: two rows joined into one, and joined rows in a table without repeated labels in
     its first or last column.

@@ -78,7 +78,7 @@ def answer_by_beams(
     max_answer_length: int,
     n_best_size: int,
 ) -> Answer:
-    """Decodes AlbertForAnswerableQuestionAnswering: the best starts, and the best ends per start.
+    """Decodes AlbertForAnswerableQuestionAnswering. It has the best starts, and ends for each.
 
     For each window, `outputs` contains `start_top_log_probs` and `start_top_index` [starts],
     `end_top_log_probs` and `end_top_index` [starts * ends], and `cls_logits` []. For other
