@@ -140,9 +140,10 @@ def check_pretrained(model_dir: str) -> None:
 
 
 def refuse_seeds(path: str) -> None:
-    """Raises a UserError if `path` is a fine-tuning run, which contains one model per seed."""
-    if seeds := sorted(tf.io.gfile.glob(os.path.join(path, "seed_*"))):
-        raise UserError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")
+    """Raises a UserError if `path` contains fine-tuning runs, which have one model per seed."""
+    for pattern in ("seed_*", "*/seed_*"):
+        if seeds := sorted(tf.io.gfile.glob(os.path.join(path, pattern))):
+            raise UserError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")
 
 
 def _parent(path: str) -> str:

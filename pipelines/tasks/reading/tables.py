@@ -242,7 +242,7 @@ def require_fields(
     for column in columns:
         if column not in record:
             raise UserError(
-                f"{where}: no field {column!r}; the object has {_listed(record)}; see "
+                f"{where}: no field {column!r}; the row has {_listed(record)}; see "
                 "--text_column and others"
             )
 
