@@ -64,7 +64,10 @@ class TextFormat:
         flags.DEFINE_string, "JSON field or Parquet column that contains the text.", "text"
     )
     language: str = setting(
-        flags.DEFINE_string, "ISO 639 code of the text's language, used to split prose.", "en"
+        flags.DEFINE_string,
+        "ISO 639 code of the text's language: its abbreviations do not end sentences of prose. In "
+        "a mixed corpus the rules of this language apply to all texts.",
+        "en",
     )
     on_bad_line: str = setting(
         flags.DEFINE_enum,
