@@ -11,7 +11,7 @@ MULTILABEL = {**CLASSIFIER, "kind": "multilabel"}
 @pytest.mark.parametrize(
     ("task", "values", "message"),
     [
-        (CLASSIFIER, {"temperature": 0.0}, "--temperature=0.0: expected a number from 0.05 to 20"),
+        (CLASSIFIER, {"temperature": 0.0}, "--temperature=0.0: expected a number from 0.1 to 20"),
         (CLASSIFIER, {"temperature": float("nan")}, "--temperature=nan: expected a number"),
         (CLASSIFIER, {"min_probability": 80}, "--min_probability=80: expected a number from 0 to"),
         (CLASSIFIER, {"label_thresholds": "a=1"}, "for models that choose several labels per row"),
