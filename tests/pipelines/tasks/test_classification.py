@@ -11,7 +11,7 @@ from albert_tf.storage.errors import UserError
 from pipelines.tasks.classification import ClassificationTask, Example
 from pipelines.tasks.scoring.figures import draw_confusion_matrix, draw_learning_curves
 from pipelines.tasks.task import create_model
-from tests.builders import tiny_config, write_json_lines
+from tests.builders import raises_one_line, tiny_config, write_json_lines
 
 PNG = b"\x89PNG"
 
@@ -129,6 +129,9 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     found = task.answers(examples, examples, outputs).columns["probability_good"]
     assert found[1] == pytest.approx(1 / (np.exp(1.5) + 2), abs=1e-6)
     task.temperature = 1.0
+    outputs[1] = {"logits": np.array([0, np.nan, 1], np.float32)}
+    with raises_one_line("probabilities are not finite"):
+        task.answers(examples, examples, outputs)
 
     out = tmp_path / "out"
     paths = task.write(str(out), "dev", examples, answers)
