@@ -41,10 +41,17 @@ class _FloatsParser(flags.ArgumentParser):
         return "comma separated list of numbers"
 
 
-def _define_floats(name: str, default: float | None, help: str, required=False, **bounds) -> None:
-    parser = _FloatsParser(**bounds)
+def _define_floats(
+    name: str, default: float | None, help: str, required=False, module_name=None, **bounds
+) -> None:
     flags.DEFINE(
-        parser, name, default, help, serializer=flags.ListSerializer(","), required=required
+        _FloatsParser(**bounds),
+        name,
+        default,
+        help,
+        serializer=flags.ListSerializer(","),
+        required=required,
+        module_name=module_name,
     )
 
 

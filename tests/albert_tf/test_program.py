@@ -27,7 +27,9 @@ RATES = """pass
 import dataclasses
 from absl import flags
 from albert_tf.jobs.settings import define_settings_flags, setting
-Rates = dataclasses.make_dataclass("R", [("rates", float, setting(flags.DEFINE_float, "Rates."))])
+@dataclasses.dataclass
+class Rates:
+    rates: float = setting(flags.DEFINE_float, "Rates.")
 define_settings_flags(Rates, several=("rates",))"""
 REQUIRED = """pass
 from absl import flags
