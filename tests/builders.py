@@ -62,14 +62,12 @@ def raises_one_line(message):
 
 @contextlib.contextmanager
 def units_in_this_process():
-    """Lets record jobs do their units one after the other, without Beam."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(beam_job, "run", lambda work, units, *_: [*map(work, units)])
         yield
 
 
 def tiny_config(**changes):
-    """Returns the config of a model that is made and traced fast."""
     values = {"vocab_size": 61, "embedding_size": 12, "hidden_size": 20, "intermediate_size": 28}
     values.update(num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=67)
     return AlbertConfig(**{**values, **changes})
@@ -100,15 +98,13 @@ def make_rows(number, seed):
 
 
 def write_table(directory):
-    """Writes train.tsv, dev.tsv and test.tsv of `make_rows`."""
     for seed, (split, number) in enumerate({"train": TRAIN, "dev": DEV, "test": TEST}.items()):
         rows = [("name", "first", "second", "label"), *make_rows(number, seed)]
         (directory / f"{split}.tsv").write_text("\n".join(map("\t".join, rows)) + "\n")
 
 
-def write_pretrained(directory, vocabulary):
-    """Writes a model directory with weights drawn at random."""
-    tokenizer = AlbertTokenizer(str(vocabulary))
+def write_pretrained(directory, vocabulary, do_lower_case=True):
+    tokenizer = AlbertTokenizer(str(vocabulary), do_lower_case)
     sizes = {"embedding_size": 20, "hidden_size": 32, "num_attention_heads": 4}
     sizes.update(intermediate_size=56, max_position_embeddings=64)
     config = tiny_config(vocab_size=tokenizer.vocab_size, initializer_range=0.15, **sizes)
@@ -214,16 +210,6 @@ def read_tsv(path):
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def write_sentences(directory, **numbers):
-    """Writes SPLIT.tsv with as many labelled sentences, for `finetune_flags`."""
-    rng = random.Random(3)
-    words = ["river", "lazy", "green", "summer", "boats"]
-    for split, number in numbers.items():
-        rows = [(rng.choice(words), " ".join(rng.choices(words, k=9))) for _ in range(number)]
-        lines = ["label\ttext", *(f"{int('y' in w)}\t{w} {text}" for w, text in rows)]
-        (directory / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-
-
 def finetune_flags(place, init_checkpoint, splits=("train", "dev")):
     return [
         "--task=classification",
@@ -233,3 +219,10 @@ def finetune_flags(place, init_checkpoint, splits=("train", "dev")):
         *"--learning_rate=2e-3 --steps_per_loop=3".split(),
         *"--save_checkpoint_steps=3 --eval_steps=3".split(),
     ]
+
+
+def table_flags(table, pretrained, output_dir, *others, splits=("train", "dev")):
+    """Returns `finetune_flags` for the tables of `write_table`."""
+    columns = "--text_column=first --text_pair_column=second --id_column=name --max_seq_length=48"
+    flags = [*finetune_flags(table, pretrained, splits), *columns.split()]
+    return [*flags, f"--output_dir={output_dir}", *others]

@@ -48,20 +48,18 @@ def train(strategy: tf.distribute.Strategy, model_dir: str):
     train_loop.TrainLoop(run, stages, lambda *_: batches, LoopSettings(1, 1)).train()
 
 
+def make_counted_loop(*arguments, make_step_loop=train_loop.make_step_loop):
+    run_steps = make_step_loop(*arguments)
+
+    def report(*inputs):
+        print(count_collectives(run_steps.get_concrete_function(*inputs)))
+        sys.exit()  # the rest of the run is not asked for
+
+    return report
+
+
 def main():
     strategy = create_strategy("multi_worker")
-
-    make_step_loop = train_loop.make_step_loop
-
-    def make_counted_loop(*arguments):
-        run_steps = make_step_loop(*arguments)
-
-        def report(*inputs):
-            print(count_collectives(run_steps.get_concrete_function(*inputs)))
-            sys.exit()  # the rest of the run is not asked for
-
-        return report
-
     train_loop.make_step_loop = make_counted_loop
     with tempfile.TemporaryDirectory() as model_dir:
         train(strategy, model_dir)

@@ -27,7 +27,6 @@ _FORKS.set_forkserver_preload(["pipelines.pretrain", "pipelines.finetune", "tens
 
 
 def free_port():
-    """Returns a port of loopback that nothing listens at."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
@@ -64,7 +63,6 @@ def run(module, *flags, exit_code=0, env=None):
 
 
 def run_code(code, *arguments, exit_code=0, env=None):
-    """Runs `python -c code arguments`; returns what it printed to stdout and stderr."""
     with tempfile.TemporaryDirectory() as directory:
         paths = [Path(directory) / name for name in ("out", "err")]
         environment = {**os.environ, **(env or {})}
@@ -128,7 +126,6 @@ def num_entries(model_dir):
 
 
 def log(model_dir):
-    """Returns the entries of a run's log."""
     return [json.loads(line) for line in (model_dir / "metrics.jsonl").read_text().splitlines()]
 
 

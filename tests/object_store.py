@@ -5,11 +5,6 @@ That proxy is a server of this module on loopback: it answers CONNECT with TLS o
 of its own, which CURL_CA_BUNDLE names, and then plays the JSON API of Google's storage.
 Nothing leaves the machine; no right beyond that of the user is needed.
 
-    with ObjectStore(tmp_path) as store:  # the fixture `store`, which sets store.settings(), too
-        store.rules.append(Rule("write", after=3, code=503, times=2))
-        run("pipelines.create_pretraining_data", ..., "--output_dir=gs://bucket/records")
-        store.objects["bucket/records/manifest.json"]
-
 Source: https://cloud.google.com/storage/docs/json_api/v1
 """
 
@@ -36,12 +31,9 @@ HOSTS = ("www.googleapis.com", "storage.googleapis.com")
 
 
 class Request(NamedTuple):
-    """One request: `kind`, and `name` of the object with its bucket, or the listed prefix.
+    """One request, and the name of the object with its bucket, or the listed prefix."""
 
-    Kinds: list, stat, read, start, write, copy, delete, bucket.
-    """
-
-    kind: str
+    kind: str  # list, stat, read, start, write, copy, delete or bucket
     name: str
 
 
@@ -119,12 +111,10 @@ class ObjectStore:
             "GCS_STAT_CACHE_MAX_AGE": "0",  # what a test puts into the store is seen at once
         }
 
-    def put(self, name: str, data: bytes) -> int:
-        """Stores an object; returns its generation."""
+    def put(self, name: str, data: bytes) -> None:
         with self.lock:
             self.objects[name] = data
             self._generations[name] = self._generations.get(name, 0) + 1
-            return self._generations[name]
 
     def upload(self, directory: Path, prefix: str) -> None:
         """Stores the files of a directory, or one file, under a name."""
@@ -143,16 +133,7 @@ class ObjectStore:
                 if name.startswith(prefix) and not name.endswith("/")
             }
 
-    def counts(self, kind: str = "", name: str = "") -> int:
-        """Returns how many requests of a kind were made; `name` as in Rule."""
-        with self.lock:
-            return sum(
-                kind in ("", request.kind) and re.search(name, request.name) is not None
-                for request in self.requests
-            )
-
     def description(self, name: str) -> dict:
-        """Returns what the API says of an object."""
         bucket, _, key = name.partition("/")
         size, generation = len(self.objects[name]), self._generations[name]
         described = {"bucket": bucket, "name": key, "updated": "2026-01-01T00:00:00.000Z"}
@@ -311,8 +292,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if code != 204:
             self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        if code != 204:
-            self.wfile.write(data)
+        self.wfile.write(data)
 
 
 def write_certificate(directory: Path, hosts: Sequence[str]) -> tuple[Path, Path]:
@@ -335,7 +315,6 @@ def write_certificate(directory: Path, hosts: Sequence[str]) -> tuple[Path, Path
 
 
 def tls_context(key_file: Path, certificate: Path) -> ssl.SSLContext:
-    """Returns the context of a server with this certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key_file)
     return context

@@ -41,7 +41,6 @@ def connect() -> tf.distribute.Strategy:
 
 
 def main() -> None:
-    """Runs the program of the first argument."""
     job = importlib.import_module(sys.argv.pop(1))
     job.create_strategy = lambda *_: connect()
     job.define_flags()

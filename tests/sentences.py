@@ -7,42 +7,34 @@ The ferry left at 7:45, but nobody was on board.
 “Which of the two keys is mine?” she asked — and took both.
 In 2010, 19 of 1,250 letters came back unopened.
 The baker's oven isn't hot enough for bread, so he bakes biscuits.
-
 Der Schlüssel hängt größtenteils unbenutzt über der Tür.
 Übermorgen fährt um 6 Uhr 30 kein Zug nach Süden.
 Die Straße war naß, das Gemüse trocken und der Käse weiß.
 „Wer hat meinen Regenschirm gesehen?“, rief er.
-
 L'été dernier, la forêt près du château a brûlé.
 Où as-tu rangé les œufs, les pâtes et le café ?
 « Ça suffit », répéta-t-elle à la fenêtre.
 Le garçon reçut trois lettres, dont une seule était signée.
-
 Старый мост через реку закрыт до весны.
 Она купила 3 кг яблок и ещё одну книгу.
 «Когда вернётся поезд?» — спросил мальчик.
 В этом доме живут только кошки, птицы и один сторож.
-
 今天早上河边的雾很大，看不见对岸。
 他把三本书和一把伞忘在车站了。
 “你什么时候回来？”母亲在门口问道。
 这座小城的夏天又长又热，冬天却很少下雪。
-
 아침마다 우리 고양이는 창문 옆에서 잠을 잔다.
 기차는 일곱 시에 떠났지만 아무도 타지 않았다.
 “내 우산을 본 사람이 있어요?” 그가 물었다.
 오래된 다리는 내년 봄까지 건널 수 없다.
-
 القطار القديم لا يصل قبل الساعة السابعة.
 اشترت أختي ثلاثة كتب ومظلة جديدة.
 سأل الولد أمه: متى يعود أبي من السوق؟
 الجسر فوق النهر مغلق حتى نهاية الشتاء.
-
 เช้านี้หมอกหนามากจนมองไม่เห็นแม่น้ำ
 แมวของเรานอนอยู่ข้างหน้าต่างทุกวัน
 เขาลืมร่มและหนังสือสามเล่มไว้ที่สถานี
 รถไฟออกเวลาเจ็ดโมงแต่ไม่มีใครขึ้น
-
 Sáng nay sương mù dày đến nỗi không thấy bờ bên kia.
 Cô ấy mua ba quyển sách và một chiếc ô mới.
 “Khi nào tàu trở lại?” cậu bé hỏi mẹ.
@@ -51,7 +43,7 @@ Cây cầu cũ bị đóng cửa cho đến mùa xuân năm sau.
 
 
 def lines():
-    return [line for line in TEXT.splitlines() if line]
+    return TEXT.splitlines()
 
 
 def train_vocabulary(directory):

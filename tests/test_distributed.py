@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests import jobs
-from tests.builders import finetune_flags, near, read_tsv, write_sentences
+from tests.builders import DEV, near, read_tsv, table_flags
 
 # What a sum over two workers may differ by, in another order of its terms.
 TOLERANCE = 1e-5
@@ -129,16 +129,15 @@ Checkpointer.save_best = save_late
 
 
 @pytest.mark.slow
-def test_two_workers_fine_tune_as_one_device(work, one_device, tmp_path):
+def test_two_workers_fine_tune_as_one_device(one_device, table, tmp_path):
     """Both predict with the best weights, also when the chief is late with writing them."""
-    write_sentences(tmp_path, train=61, dev=37, test=5)
     job = [
-        *finetune_flags(tmp_path, one_device, ("train", "dev", "test")),
+        *table_flags(table, one_device, tmp_path / "one", splits=("train", "dev", "test")),
         *"--hidden_dropout_prob=0 --classifier_dropout_prob=0 --num_train_steps=20".split(),
         *"--gradient_accumulation_steps=2 --steps_per_loop=5".split(),
         *"--save_checkpoint_steps=5 --eval_steps=5".split(),
     ]
-    jobs.run("pipelines.finetune", *job, f"--output_dir={tmp_path}/one")
+    jobs.run("pipelines.finetune", *job)
     job.append(f"--output_dir={tmp_path}/two")
     for process in start_workers(*job, module="pipelines.finetune", before=SLOW_CHIEF):
         jobs.finish(process)
@@ -146,7 +145,7 @@ def test_two_workers_fine_tune_as_one_device(work, one_device, tmp_path):
     assert results[0] == results[1] and {"dev", "test"} <= json.loads(results[0]).keys()
     predictions = "seed_12345/predictions/dev_predictions.tsv"
     ours, theirs = (read_tsv(tmp_path / name / predictions) for name in ("two", "one"))
-    assert len(ours) == len(theirs) == 37
+    assert len(ours) == len(theirs) == DEV
     for row in (*ours, *theirs):
         row.update((name, float(row[name])) for name in row if name.startswith("probability"))
     assert ours == near(theirs, 1e-3)

@@ -19,13 +19,11 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import evaluate, pretrain
 from pipelines.data.records import Manifest
 from pipelines.training import time_budget
-from pipelines.training.strategy import create_strategy
 from tests.jobs import assert_same_bits, log, pretrain_flags, run, weights
 
 
 @pytest.fixture(scope="module")
 def model_dir(work):
-    """A run that nothing interrupted."""
     run("pipelines.pretrain", *pretrain_flags(work, work / "model"))
     return work / "model"
 
@@ -55,15 +53,6 @@ def test_training_learns_and_leaves_curves(work, model_dir):
     assert manifest.max_seq_length == run_length == 40
 
 
-def test_a_second_call_has_nothing_to_do(work, model_dir, pretraining_flags, monkeypatch):
-    before = (model_dir / "metrics.jsonl").read_text()
-    monkeypatch.setattr(pretrain, "pretraining_dataset", lambda *_, **__: tf.data.Dataset.range(1))
-    # It is the same run with another number of bad batches allowed.
-    FLAGS(["", *pretrain_flags(work, model_dir), "--max_bad_batches=2"])
-    pretrain.main([])
-    assert (model_dir / "metrics.jsonl").read_text() == before
-
-
 @pytest.mark.parametrize("budget", ["--num_epochs=0.5", "--train_hours=0.0001"])
 def test_a_budget_becomes_steps_that_a_resumed_run_keeps(
     work, tmp_path, pretraining_flags, monkeypatch, budget
@@ -75,7 +64,8 @@ def test_a_budget_becomes_steps_that_a_resumed_run_keeps(
     pretrain.main([])
     settings = json.loads((tmp_path / "run/run.json").read_text())
     steps = settings["num_train_steps"]
-    assert log(tmp_path / "run")[-1]["step"] == steps
+    entries = log(tmp_path / "run")
+    assert entries[-1]["step"] == steps
     assert settings["num_warmup_steps"] == round(steps / 4)
     if "epochs" in budget:
         examples = Manifest.read(str(work / "records")).splits["train"].examples
@@ -83,14 +73,18 @@ def test_a_budget_becomes_steps_that_a_resumed_run_keeps(
     else:
         assert steps % 2 == 0
     monkeypatch.setattr(pretrain, "steps_of_hours", lambda *_: pytest.fail("measured again"))
+    # A second call has nothing to do. With other bad batches allowed it is the same run.
+    monkeypatch.setattr(pretrain, "pretraining_dataset", lambda *_, **__: tf.data.Dataset.range(1))
+    FLAGS(["", *given, "--max_bad_batches=2"])
     pretrain.main([])
+    assert log(tmp_path / "run") == entries
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         ("--num_warmup_steps=4", "give --warmup_fraction"),
-        ("--warmup_fraction=0.1 --gradient_accumulation_steps=4", "18 does not divide"),
+        ("--warmup_fraction=0.1 --gradient_accumulation_steps=4", "18 does not divide among 1 r"),
         ("--warmup_fraction=0.1 --init_checkpoint=nowhere", "no model directory or checkpoint at"),
     ],
 )
@@ -108,8 +102,7 @@ def test_faults_are_found_before_the_rate_is_measured(
 def test_evaluation(work, model_dir, monkeypatch):
     places = {"checkpoint": str(model_dir), "record_dir": str(work / "records")}
     out, _ = run("pipelines.evaluate", *(f"--{name}={place}" for name, place in places.items()))
-    assert "masked LM" in out and "95 % interval" in out
-    assert "from lengths alone" in out and "from the overlap of words" in out
+    assert "masked LM" in out and "95 % interval" in out and "from lengths alone" in out
     [kept] = (model_dir / "evaluations").glob("*-heldout-sop-*.json")
     result = json.loads(kept.read_text())
     assert result["examples"] > 20
@@ -214,7 +207,6 @@ def test_everything_at_once(work):
         *"--eval_steps=10 --eval_examples=25".split(),
     ]
     out, _ = run("pipelines.pretrain", *flags)
-    assert "1 -> 3 layers of 32" in out
     assert "18 examples per step = 1 replica x 3 micro-batches of 6, on CPU 0" in out
     assert f"warm-up to {0.3 * (18 / 4096) ** 0.5:.4g}" in out
     entries = log(directory)
@@ -271,8 +263,7 @@ def wrong_directories(work):
     (work / "huggingface").mkdir()
     (work / "huggingface/config.json").write_text("{}")
     (work / "begun_without" / "run.json").write_text('{"init_weights": null}')
-    values = dataclasses.asdict(dataclasses.replace(config, vocab_size=82))
-    (work / "smaller.json").write_text(json.dumps(values))
+    dataclasses.replace(config, vocab_size=82).write(str(work / "smaller.json"))
 
 
 @pytest.mark.parametrize(
@@ -288,17 +279,15 @@ def wrong_directories(work):
         ({"albert_config": "{work}/smaller.json"}, "vocab_size 82"),
         ({"model_dir": "{work}/records"}, "holds a run of another program"),
         ({"model_dir": "{work}/model", "learning_rate": 0.03}, "learning_rate 0.02 there, 0.03 he"),
-        ({"save_checkpoint_steps": 5}, "not a multiple"),
-        ({"init_checkpoint": "{work}/nowhere"}, "no model directory or checkpoint at"),
         ({"init_checkpoint": "{work}/huggingface"}, "a model of Hugging Face's form: convert"),
         ({"init_checkpoint": "{work}/two_heads"}, "(num_attention_heads 2 there, 4 here)"),
         ({"init_checkpoint": "{work}/cased"}, "(do_lower_case False there, True here)"),
         ({"init_checkpoint": "{work}/other_vocabulary"}, "(vocabulary '"),
         (dict.fromkeys(("init_checkpoint", "model_dir"), "{work}/begun_without"), "_weights None"),
+        ({"save_checkpoint_steps": 5}, "--save_checkpoint_steps=5 is not a multiple"),
         ({"num_warmup_steps": 31}, "is beyond --num_train_steps=30"),
         ({"eval_steps": 5}, "--eval_steps=5 is not a multiple of --steps_per_loop=2"),
         ({"early_stopping_evaluations": 2}, "give --eval_steps"),
-        ({"gradient_accumulation_steps": 4}, "18 does not divide among 1 replicas x"),
         ({"depth_schedule": "1,2:6,3:4"}, "both rising"),
         ({"depth_schedule": "1,x:6"}, "expected layers:step"),
         ({"depth_schedule": "1:2,3:4"}, "the first from step 0"),
@@ -306,6 +295,7 @@ def wrong_directories(work):
         ({"depth_schedule": "1,3:30"}, "ends before the full depth"),
         ({"unpad": "true", "jit_compile": "true"}, "not for TPUs, and not with --jit_compile"),
         ({"num_epochs": 2}, "--num_train_steps and --num_epochs exclude each other"),
+        ({"strategy": "tpu", "tpu": "nowhere"}, "no TPU answers at --tpu='nowhere'"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -318,8 +308,3 @@ def test_bad_input_to_pretrain(work, changes, message):
         pretrain.main([])
     assert program.is_user_error(error.value)
     assert sorted(work.rglob("*")) == before
-
-
-def test_no_tpu():
-    with pytest.raises(ValueError, match="no TPU answers at --tpu='nowhere'"):
-        create_strategy("tpu", "nowhere")

@@ -152,21 +152,6 @@ def test_nothing_works_at_import():
     run_code(IMPORT_ALL, *names)
 
 
-def test_tests_name_their_extras_by_the_marker():
-    """A skip that is decided otherwise would escape `make test-extras`."""
-    own_way = {
-        path.relative_to(PROJECT / "tests").as_posix()
-        for path in (PROJECT / "tests").rglob("*.py")
-        if re.search(r"\b(importorskip|find_spec)\(", path.read_text())
-        and not path.is_relative_to(PROJECT / "tests/benchmarks")
-    }
-    assert own_way == {
-        "conftest.py",
-        "albert_tf/checkpoints/test_model_garden.py",  # needs another TensorFlow
-        "pipelines/data/test_beam_job.py",  # needs the absence of a package
-    }
-
-
 def test_a_missing_extra_is_a_failure_where_nothing_may_skip(tmp_path):
     (tmp_path / "test_one.py").write_text(
         "import pytest\n@pytest.mark.extras('no_such_package')\ndef test_one(): pass\n"

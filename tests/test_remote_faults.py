@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import threading
+from collections import Counter
 
 import pytest
 import tensorflow as tf
@@ -43,8 +44,8 @@ def test_corpus_of_many_files_is_listed_once(store, work):
     store.put("bucket/corpus/more/200.txt", b"A line.\n")
     run(*RECORDS, "--input_file=gs://bucket/corpus/*")
     assert json.loads(store.under("bucket/out/")["manifest.json"])["documents"] == 12
-    assert store.counts("list", "bucket/corpus") <= 5
-    assert store.counts("stat", "bucket/corpus") <= 26
+    made = Counter(request.kind for request in store.requests if "/corpus" in request.name)
+    assert made["list"] <= 5 and made["stat"] <= 26
 
 
 def test_a_worker_reads_a_range_and_not_the_object(store):
@@ -72,7 +73,6 @@ OUTAGE = r"error: All 10 retry attempts failed.*503.*gs://bucket/.*\n"
     [
         ("gs://bucket/*.txt", 503, OUTAGE),
         ("gs://bucket/*.txt", 403, "error: .*HTTP response code 403.* gs://bucket/.*\n"),
-        ("gs://bucket/*.txt", 401, "error: .*HTTP response code 401.* gs://bucket/.*\n"),
         ("s3://bucket/a.txt", None, "error: .*scheme 's3' not implemented.*s3://bucket/a.*\n"),
         ("gs://bucket/a.txt", None, "error: --input_file: no file matches 'gs://bucket/a.txt'.*\n"),
     ],
@@ -93,7 +93,6 @@ def test_a_refusal_or_an_outage_is_one_line(store, place, code, message):
         (PRETRAINING, "start", "checkpoints/ckpt-2"),
         (PRETRAINING, "read", "tfrecord"),
     ],
-    ids=["shard", "manifest", "checkpoint", "records"],
 )
 def test_an_outage_in_the_middle_of_a_job(inputs, store, command, kind, name):
     """The same command resumes when it is over."""
@@ -157,18 +156,6 @@ def test_two_jobs_at_once(inputs, store):
     first.join()
     assert "manifest.json" in store.under("bucket/out/")
     assert unfinished(store) == []
-
-
-@pytest.mark.slow
-def test_a_log_and_curves_that_cannot_be_stored_are_warnings(inputs, store):
-    for name, code in (("metrics.jsonl", 503), (r"curves\.png", 403)):
-        store.rules.append(Rule("start", name=name, times=None, code=code))
-    out, err = run(*PRETRAINING)
-    assert "the log is not stored, training continues" in err
-    assert "the curves are not stored, the run is whole" in err
-    assert "weights      gs://bucket/out/checkpoints/ckpt-4\n" in out
-    made = store.under("bucket/out/")
-    assert "checkpoints/ckpt-4.index" in made and "metrics.jsonl" not in made
 
 
 HOLD = """

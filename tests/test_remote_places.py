@@ -10,7 +10,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from tests.builders import finetune_flags, write_sentences
+from tests.builders import table_flags
 from tests.jobs import bytes_of_weights, pretrain_flags, record_flags, run, run_code
 from tests.object_store import Rule
 
@@ -82,7 +82,9 @@ def test_vocabulary_and_records_in_remote_places(work, store):
 @pytest.mark.slow
 def test_evaluation_and_export_in_remote_places(work, store):
     store.upload(work / "records", "bucket/records")
-    run("pipelines.pretrain", *pretrain_flags(work, "gs://bucket/run"), *STEPS)
+    store.rules.append(Rule("start", name=r"curves\.png", times=None, code=403))
+    _, err = run("pipelines.pretrain", *pretrain_flags(work, "gs://bucket/run"), *STEPS)
+    assert "the curves are not stored, the run is whole" in err
     run("pipelines.evaluate", "--checkpoint=gs://bucket/run", "--record_dir=gs://bucket/records")
     flags = ("--checkpoint=gs://bucket/run", "--output=gs://bucket/export")
     out, _ = run("export.export_saved_model", *flags)
@@ -95,7 +97,6 @@ def test_evaluation_and_export_in_remote_places(work, store):
 
 
 def assert_same_files(store, prefix, directory, but=r"\0"):
-    """Asserts that the objects of a prefix are the files of a directory, byte for byte."""
     local = {
         str(path.relative_to(directory)): path.read_bytes()
         for path in directory.rglob("*")
@@ -108,7 +109,6 @@ def assert_same_files(store, prefix, directory, but=r"\0"):
 
 @pytest.mark.slow
 def test_static_examples_in_remote_places(work, store, tmp_path):
-    """Written in the reference's format, indexed, and shown."""
     static = ("--format=reference", "--dupe_factor=2", "--max_predictions_per_seq=5")
     for name in ("corpus.txt", "vocabulary.model"):
         store.upload(work / name, f"bucket/{name}")
@@ -130,16 +130,12 @@ def test_static_examples_in_remote_places(work, store, tmp_path):
 
 
 @pytest.mark.slow
-def test_fine_tuning_in_remote_places(work, store, tmp_path):
-    """Scores are those of local places; below, predictions are, too."""
+def test_fine_tuning_in_remote_places(work, store, table, tmp_path):
     run("pipelines.pretrain", *pretrain_flags(work, tmp_path / "run"), *STEPS)
     store.upload(tmp_path / "run", "bucket/run")
-    write_sentences(tmp_path, train=61, dev=37)
-    for split in ("train", "dev"):
-        store.upload(tmp_path / f"{split}.tsv", f"bucket/{split}.tsv")
-    for place in (tmp_path, "gs://bucket"):
-        flags = finetune_flags(place, f"{place}/run")
-        run("pipelines.finetune", *flags, f"--output_dir={place}/tuned")
+    store.upload(table, "bucket")
+    for place, tables in ((tmp_path, table), ("gs://bucket", "gs://bucket")):
+        run("pipelines.finetune", *table_flags(tables, f"{place}/run", f"{place}/tuned"))
     results = json.loads(store.objects["bucket/tuned/results.json"])
     assert results == json.loads((tmp_path / "tuned/results.json").read_text())
     assert unfinished(store) == []

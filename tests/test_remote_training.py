@@ -10,15 +10,7 @@ import signal
 import pytest
 
 from tests import jobs
-from tests.builders import finetune_flags, write_sentences
-
-
-def run_remotely(module, *flags):
-    process = jobs.start("tests.remote_training", module, *flags)
-    try:
-        jobs.finish(process)
-    finally:
-        process.kill()
+from tests.builders import table_flags
 
 
 def flags(work, model_dir):
@@ -42,17 +34,15 @@ def test_pretraining_on_a_worker_is_the_run_on_this_machine(work, here):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert 5 <= jobs.num_entries(work / "there") < jobs.NUM_STEPS // 2
-    run_remotely("pipelines.pretrain", *job)
+    jobs.finish(jobs.start("tests.remote_training", "pipelines.pretrain", *job))
     jobs.assert_same_bits(here, work / "there")
     assert jobs.curves(here) == jobs.curves(work / "there")
 
 
 @pytest.mark.slow
-def test_fine_tuning_on_a_worker_is_the_run_on_this_machine(here, tmp_path):
+def test_fine_tuning_on_a_worker_is_the_run_on_this_machine(here, table, tmp_path):
     """Also from step 3: the last checkpoint of another run is damaged."""
-    write_sentences(tmp_path, train=61, dev=37)
-    job = finetune_flags(tmp_path, here)
-    jobs.run("pipelines.finetune", *job, f"--output_dir={tmp_path}/here")
+    jobs.run("pipelines.finetune", *table_flags(table, here, tmp_path / "here"))
     shutil.copytree(tmp_path / "here", tmp_path / "late")
     (tmp_path / "late/seed_12345/results.json").unlink()
     late = tmp_path / "late/seed_12345/checkpoints/ckpt-6.data-00000-of-00001"
@@ -60,6 +50,7 @@ def test_fine_tuning_on_a_worker_is_the_run_on_this_machine(here, tmp_path):
     results = json.loads((tmp_path / "here/results.json").read_text())
     assert "dev" in results
     for name in ("there", "late"):
-        run_remotely("pipelines.finetune", *job, f"--output_dir={tmp_path}/{name}")
+        flags = table_flags(table, here, tmp_path / name)
+        jobs.finish(jobs.start("tests.remote_training", "pipelines.finetune", *flags))
         assert json.loads((tmp_path / name / "results.json").read_text()) == results
         jobs.assert_same_bits(tmp_path / "here/seed_12345", tmp_path / f"{name}/seed_12345")

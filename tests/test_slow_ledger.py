@@ -32,13 +32,7 @@ def test_other():  # and another session writes an entry
 def test_sleeps(): time.sleep(60)
 def test_fast(): pass
 """
-INI = """
-[pytest]
-markers = slow
-testpaths = tests
-timeout_method = thread
-faulthandler_timeout = 2
-"""
+INI = "[pytest]\nmarkers=slow\ntestpaths=tests\ntimeout_method=thread\nfaulthandler_timeout=2\n"
 
 
 @pytest.fixture
@@ -67,10 +61,10 @@ def run_slow(project, *arguments, **variables):
     """Returns the exit code and the output of the slow tests of the project."""
     plugins = ("tests.slow_ledger", "pytest_timeout", "xdist.plugin")
     command = [sys.executable, "-m", "pytest", *(f"-p{name}" for name in plugins), "-mslow"]
-    options = {"cwd": project, "capture_output": True, "text": True}
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables}
-    done = subprocess.run([*command, *arguments], env=environment, **options)
-    return done.returncode, done.stdout + done.stderr
+    options = {"cwd": project, "env": environment, "stderr": subprocess.STDOUT, "text": True}
+    done = subprocess.run([*command, *arguments], stdout=subprocess.PIPE, **options)
+    return done.returncode, done.stdout
 
 
 def ledger(project):
@@ -79,9 +73,8 @@ def ledger(project):
     return dict(line.split(" ", 1) for line in lines)
 
 
-def fill(project, **entries):
-    names = {name: name.replace("__", ".py::", 1) for name in sorted(entries)}
-    lines = [f"tests/test_{names[name]} {entries[name]}\n" for name in names]
+def fill(project, *entries):
+    lines = [f"tests/test_{entry}\n" for entry in sorted(entries)]
     (project / "tests/slow_tests.txt").write_text("".join(lines))
 
 
@@ -89,10 +82,10 @@ def test_two_workers_write_one_ledger_of_what_passed(project):
     head = git(project, "rev-parse", "--short", "HEAD")
     fill(
         project,
-        one__test_half="passed aaaaaaa 1",
-        one__test_good="passed aaaaaaa 1 no server",
-        two__test_fast="passed aaaaaaa 1",
-        gone__test="passed aaaaaaa 1",
+        "one.py::test_half passed aaaaaaa 1",
+        "one.py::test_good passed aaaaaaa 1 no server",
+        "two.py::test_fast passed aaaaaaa 1",
+        "gone.py::test passed aaaaaaa 1",
     )
     code, out = run_slow(project, "-n2", "--max-worker-restart=0", "--dist=loadfile", "--timeout=4")
     assert code == 1
@@ -112,11 +105,11 @@ def test_two_workers_write_one_ledger_of_what_passed(project):
 def test_the_oldest_runs_first_and_what_did_not_run_keeps_its_entry(project):
     fill(
         project,
-        one__test_good="passed aaaaaaa 2",
-        one__test_skips="never bbbbbbb 2",
-        one__test_half="passed aaaaaaa 1",
-        two__test_other="passed aaaaaaa -8",
-        two__test_sleeps="passed aaaaaaa -9",
+        "one.py::test_good passed aaaaaaa 2",
+        "one.py::test_skips never bbbbbbb 2",
+        "one.py::test_half passed aaaaaaa 1",
+        "two.py::test_other passed aaaaaaa -8",
+        "two.py::test_sleeps passed aaaaaaa -9",
     )
     before = ledger(project)
     code, out = run_slow(project, "-v", TEST_SECONDS="0")
@@ -129,7 +122,7 @@ def test_the_oldest_runs_first_and_what_did_not_run_keeps_its_entry(project):
 
 
 def test_some_of_the_cases_are_no_pass(project):
-    fill(project, one__test_good="passed aaaaaaa 1")
+    fill(project, "one.py::test_good passed aaaaaaa 1")
     code, _ = run_slow(project, "-k", "test_good and 1")
     after = ledger(project)
     assert code == 0 and after.pop("tests/test_one.py::test_good") == "passed aaaaaaa 1"
@@ -139,24 +132,24 @@ def test_some_of_the_cases_are_no_pass(project):
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "word"),
+    ("entries", "code", "word"),
     [
-        ("passed aaaaaaa -98", 0, ""),
-        ("passed aaaaaaa -99", 1, "test_one.py::test_good last passed on aaaaaaa, age: 101"),
-        ("never aaaaaaa -99", 1, "OLD tests/test_one.py::test_good never passed"),
-        ("passed aaaaaaa -99 no server", 0, "NOT IN CI tests/test_one.py::test_good"),
-        ("", 1, "has 0 slow tests"),
+        (["passed aaaaaaa -98"], 0, ""),
+        (["passed aaaaaaa -99"], 1, "test_one.py::test_good last passed on aaaaaaa, age: 101"),
+        (["never aaaaaaa -99"], 1, "OLD tests/test_one.py::test_good never passed"),
+        (["passed aaaaaaa -99 no server"], 0, "NOT IN CI tests/test_one.py::test_good"),
+        ([], 1, "has 0 slow tests"),
     ],
 )
-def test_an_old_entry_fails_the_check(project, capsys, line, code, word):
-    fill(project, **({"one__test_good": line} if line else {}))
+def test_an_old_entry_fails_the_check(project, capsys, entries, code, word):
+    fill(project, *(f"one.py::test_good {entry}" for entry in entries))
     assert slow_ledger.main(project) == code
     out = capsys.readouterr().out
     assert word in out if word else not out
 
 
 def test_no_age_in_a_clone_of_depth_1(project, capsys):
-    fill(project, one__test_good="passed aaaaaaa -99")
+    fill(project, "one.py::test_good passed aaaaaaa -99")
     git(project, "add", ".")
     commit(project)
     git(project, "clone", "--quiet", "--depth=1", f"file://{project}", "shallow")

@@ -40,7 +40,6 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def site(wheel, tmp_path_factory):
-    """A directory with the wheel's modules."""
     directory = tmp_path_factory.mktemp("site")
     zipfile.ZipFile(wheel).extractall(directory)
     return directory
@@ -71,12 +70,9 @@ def test_make_builds_it_without_the_environment(wheel):
 
 
 def main_job(home):
-    """Writes what the main job reads; returns the commands of `albert` from text to an answer.
-
-    Beside it are modules of another project, of the names that a checkout has.
-    """
+    """Writes what the main job reads; returns the commands of `albert` from text to an answer."""
     home.mkdir()
-    for name in ("pipelines", "export"):
+    for name in ("pipelines", "export"):  # names that a checkout has
         (home / f"{name}.py").write_text("raise ImportError('of another project')")
     rows = [f"the {('door', 'house')[i % 2]} number {i} is open,{'ab'[i % 2]}\n" for i in range(40)]
     (home / "table.csv").write_text("text,label\n" + "".join(rows))
@@ -112,7 +108,6 @@ runpy.run_module(module, None, "__main__", alter_sys=True)
 
 
 def test_programs_are_modules_of_albert_tf(site):
-    """Their help names commands that exist there."""
     out, _ = run_code(HELP, str(site), "albert_tf.pipelines.train_vocab")
     assert "\n  albert train_vocab --input_file" in out and "python -m" not in out
     assert run_code(HELP, str(site), "albert_tf.jobs.command")[0].count("\n  ") >= 17

@@ -6,7 +6,6 @@ CONTROL_PIECES = ("[CLS]", "[SEP]", "[MASK]")
 
 
 def train(prefix, lines, vocab_size, control_pieces=CONTROL_PIECES, **options):
-    """Trains a SentencePiece model with ALBERT's control pieces; returns its path."""
     prefix.parent.mkdir(exist_ok=True)
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),

@@ -1,5 +1,3 @@
-"""The config: published sizes, files of others, values that make no sense."""
-
 import json
 
 import pytest
@@ -9,12 +7,11 @@ from albert_tf.config import NAMES, AlbertConfig
 
 def test_written_and_read_with_unknown_keys_and_hugging_faces_name_of_gelu(tmp_path):
     config = AlbertConfig(vocab_size=77, hidden_size=24, num_attention_heads=3, hidden_act="relu")
-    config.write(str(tmp_path / "albert_config.json"))
-    assert AlbertConfig.read(str(tmp_path / "albert_config.json")) == config
-    (tmp_path / "c.json").write_text(
-        json.dumps({"hidden_act": "gelu_new", "net_structure_type": 0, "layers_to_keep": []})
-    )
-    assert AlbertConfig.read(str(tmp_path / "c.json")) == AlbertConfig()
+    path = tmp_path / "albert_config.json"
+    config.write(str(path))
+    assert AlbertConfig.read(str(path)) == config
+    path.write_text('{"hidden_act": "gelu_new", "net_structure_type": 0, "layers_to_keep": []}')
+    assert AlbertConfig.read(str(path)) == AlbertConfig()
 
 
 @pytest.mark.parametrize("name", NAMES)

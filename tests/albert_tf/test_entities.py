@@ -1,5 +1,3 @@
-"""Entities and their F1 are those of conlleval."""
-
 import pytest
 
 from albert_tf.text.entities import are_entity_tags, find_entities, score_entities

@@ -1,5 +1,3 @@
-"""Remote places: directories that appear whole."""
-
 import os
 import socket
 from pathlib import Path
@@ -12,7 +10,6 @@ from tests.jobs import run_code
 
 @pytest.fixture
 def as_a_store(monkeypatch):
-    """Lets local paths count as those of an object store."""
     monkeypatch.setattr(files, "is_remote", lambda path: True)
     write = files.write_atomically
 

@@ -1,5 +1,3 @@
-"""The cost of a step, counted in the graph that computes it."""
-
 import dataclasses
 import math
 

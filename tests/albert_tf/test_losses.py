@@ -1,5 +1,3 @@
-"""The cross-entropy of pre-training beside TensorFlow's."""
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -33,23 +31,17 @@ def test_loss_and_gradient_are_those_of_tensorflow(shape, size):
     np.testing.assert_allclose(gradient, expected[1], rtol=1e-5, atol=1e-7)
 
 
-def test_a_label_without_any_probability_has_a_finite_loss():
-    loss, gradient = loss_and_gradient([[0.0, 500.0]], tf.constant([0]), tf.constant([1.0]))
+def test_only_an_infinite_logit_has_no_finite_loss():
+    loss, gradient = loss_and_gradient([[0.0, 500.0]], tf.constant([0]), tf.ones([1]))
     assert loss == 500.0
     np.testing.assert_array_equal(gradient, [[-1.0, 1.0]])
-
-
-def test_an_infinite_logit_has_no_finite_loss():
     loss, _ = loss_and_gradient([[np.inf, 0.0]], tf.constant([0]), tf.ones([1]))
     assert not np.isfinite(loss)  # train_step leaves such a batch out
 
 
 def test_each_objective_has_its_mean_and_the_order_its_weight():
-    sums = {
-        "masked_lm": {"loss": tf.constant(12.0)},
-        "sentence_order": {"loss": tf.constant(3.0)},
-        "separator": {"loss": tf.constant(1.0)},
-    }
+    costs = {"masked_lm": 12.0, "sentence_order": 3.0, "separator": 1.0}
+    sums = {name: {"loss": tf.constant(cost)} for name, cost in costs.items()}
     denominators = {"masked_lm": tf.constant(8.0), "sentence_order": tf.constant(5.0)}
     assert float(losses.pretraining_loss(sums, denominators)) == pytest.approx(1.5 + 0.8)
     weighted = losses.pretraining_loss(sums, denominators, order_weight=5.0)

@@ -1,5 +1,3 @@
-"""What users hand to models: other dtypes, parts left out, and shapes that do not fit."""
-
 from functools import partial
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""What holds for every ALBERT, whatever its weights; precision and compilation."""
-
 import dataclasses
 import functools
 import re
@@ -23,18 +21,21 @@ properties = settings(max_examples=5, deadline=None)
 seeds = st.integers(0, 2**31)
 
 
-@functools.cache
-def make_model(**changes):
-    """One model of each config for all examples: their inputs and weights vary."""
-    model = AlbertForPreTraining(dataclasses.replace(TINY, **changes))
+def new_model(seed, recompute=False, **changes):
+    model = AlbertForPreTraining(dataclasses.replace(TINY, **changes), recompute)
     model.create_variables()
-    return model
+    return randomize(model, seed)
 
 
 def randomize(model, seed):
     rng = np.random.default_rng(seed)
     for variable in model.variables:
         variable.assign(rng.normal(scale=0.3, size=variable.shape).astype(np.float32))
+    return model
+
+
+# One model of each config for all examples: their inputs and weights vary.
+make_model = functools.partial(functools.cache(new_model), 0)
 
 
 def make_batch(seed):
@@ -73,7 +74,7 @@ def assert_same(actual, expected, tolerance=1e-5):
 @properties
 @given(seed=seeds)
 def test_padding_changes_nothing(seed):
-    randomize(model := make_model(), seed)
+    model = randomize(make_model(), seed)
     batch = make_batch(seed)
     expected = run(model, batch)
     padding = batch["input_mask"] == 0
@@ -85,10 +86,8 @@ def test_padding_changes_nothing(seed):
     }
     # exp(-10000) is 0 in float32: what stands at padding is not seen at all.
     assert_same(run(model, noisy), expected, tolerance=0)
-    longer = {
-        name: array if "positions" in name else np.pad(array, [(0, 0), (0, 4)])
-        for name, array in batch.items()
-    }
+    widths = {name: 0 if "positions" in name else 4 for name in batch}
+    longer = {name: np.pad(array, [(0, 0), (0, widths[name])]) for name, array in batch.items()}
     outputs = run(model, longer)
     outputs["sequence_output"] = outputs["sequence_output"][:, :SEQ_LEN]
     assert_same(outputs, expected)
@@ -97,7 +96,7 @@ def test_padding_changes_nothing(seed):
 @properties
 @given(seed=seeds, sharing=st.sampled_from(("all", "attention", "ffn")))
 def test_sharing_equals_copied_weights(seed, sharing):
-    randomize(shared := make_model(parameter_sharing=sharing), seed)
+    shared = randomize(make_model(parameter_sharing=sharing), seed)
     copied = make_model(parameter_sharing="none")
     assert len(copied.variables) > len(shared.variables)
     named = name_map.arrays(shared)
@@ -112,26 +111,25 @@ def test_sharing_equals_copied_weights(seed, sharing):
 @properties
 @given(seed=seeds, layers=st.integers(1, 4), sharing=st.sampled_from(SHARING_MODES))
 def test_wanted_positions_come_out_as_among_all(seed, layers, sharing):
-    randomize(model := make_model(parameter_sharing=sharing), seed)
+    model = randomize(make_model(parameter_sharing=sharing), seed)
     batch = make_batch(seed)
     rng = np.random.default_rng(seed)
     # In any order, repeated, of padding too.
     positions = tf.constant(rng.integers(0, SEQ_LEN, [BATCH, 7]), tf.int32)
-    all_of_them = model.encoder(batch, num_hidden_layers=layers)
+    expected = model.encoder(batch, num_hidden_layers=layers)
+    states, pooled = expected["sequence_output"], expected["pooled_output"]
     for wanted in (positions, positions[:, :0]):
         encoded = model.encoder(batch, num_hidden_layers=layers, positions=wanted)
-        expected = tf.gather(all_of_them["sequence_output"], wanted, batch_dims=1)
-        assert encoded["sequence_output"].shape == [BATCH, wanted.shape[1], TINY.hidden_size]
-        np.testing.assert_allclose(encoded["sequence_output"], expected, atol=1e-5)
-        np.testing.assert_allclose(
-            encoded["pooled_output"], all_of_them["pooled_output"], atol=1e-5
-        )
+        found, expected = encoded["sequence_output"], tf.gather(states, wanted, batch_dims=1)
+        assert found.shape == [BATCH, wanted.shape[1], TINY.hidden_size]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        np.testing.assert_allclose(encoded["pooled_output"], pooled, atol=1e-5)
 
 
 @properties
 @given(seed=seeds)
 def test_the_order_is_scored_at_the_separator_too(seed):
-    randomize(model := make_model(), seed)
+    model = randomize(make_model(), seed)
     batch = make_batch(seed)
     found = model(batch, at_separator=True)
     # Position 3 is the last of the first segment, in every row.
@@ -161,32 +159,22 @@ def test_the_last_block_computes_what_is_wanted(make, kwargs, last):
     with tf.Graph().as_default() as graph:
         batch = {name: tf.constant(array) for name, array in make_batch(0).items()}
         make(TINY)(batch, **kwargs)
-    rows = [
-        operation.outputs[0].shape[0]
-        for operation in graph.get_operations()
-        if operation.type == "MatMul" and "feed_forward_0/intermediate" in operation.name
-    ]
+    products = [operation for operation in graph.get_operations() if operation.type == "MatMul"]
+    wide = [product for product in products if "feed_forward_0/intermediate" in product.name]
+    rows = [product.outputs[0].shape[0] for product in wide]
     assert rows == [BATCH * SEQ_LEN] * 3 + [BATCH * last]
 
 
 def test_gradients_are_those_of_all_positions():
-    model = AlbertForPreTraining(TINY)  # not from make_model: a test above has opened a graph
-    model.create_variables()
-    randomize(model, 5)
-    batch = make_batch(5)
+    model, batch = new_model(5), make_batch(5)  # not of make_model: a test above opened a graph
     expected = loss_and_gradients(model, batch, hidden_states=True)
     assert_near(loss_and_gradients(model, batch), expected)
 
 
 def test_recomputed_gradients_are_the_same():
-    config, seed = dataclasses.replace(TINY, hidden_dropout_prob=0.3), tf.constant([3, 4])
-    found = []
-    for recompute in (True, False):
-        model = AlbertForPreTraining(config, recompute)
-        model.create_variables()
-        randomize(model, 5)
-        found.append(loss_and_gradients(model, make_batch(5), dropout_seed=seed))
-    assert_near(*found)
+    both = [new_model(5, recompute, hidden_dropout_prob=0.3) for recompute in (True, False)]
+    seed = tf.constant([3, 4])
+    assert_near(*(loss_and_gradients(model, make_batch(5), dropout_seed=seed) for model in both))
 
 
 @pytest.mark.parametrize(
@@ -199,11 +187,7 @@ def test_recomputed_gradients_are_the_same():
     ],
 )
 def test_padding_is_computed_in_attention_only(sharing, recompute, options, monkeypatch):
-    """Losses and gradients stay, but no feed-forward layer sees all positions."""
-    model = AlbertForPreTraining(dataclasses.replace(TINY, parameter_sharing=sharing), recompute)
-    model.create_variables()
-    randomize(model, 7)
-    batch = make_batch(7)
+    model, batch = new_model(7, recompute, parameter_sharing=sharing), make_batch(7)
     expected = loss_and_gradients(model, batch, training=True, **options)
     seen, call = [], FeedForward.call
 
@@ -218,19 +202,16 @@ def test_padding_is_computed_in_attention_only(sharing, recompute, options, monk
 
 
 def loss_and_gradients(model, batch, **kwargs):
-    """A training step's numbers on labels that depend on nothing."""
     batch = {name: tf.convert_to_tensor(array) for name, array in batch.items()}
     batch["masked_lm_ids"] = tf.constant([[7, 11]] * BATCH)
     batch["masked_lm_weights"] = tf.ones([BATCH, PREDICTIONS])
     batch["sentence_order_labels"] = tf.constant([0, 1, 1, 0, 1])
     batch["sentence_order_weights"] = tf.ones([BATCH])
-    denominators = {"masked_lm": BATCH * PREDICTIONS, "sentence_order": BATCH}
+    denominators = {"masked_lm": 1.0 * BATCH * PREDICTIONS, "sentence_order": 1.0 * BATCH}
     with tf.GradientTape() as tape:
         outputs = logits(model(batch, **kwargs))
         sums = losses.pretraining_sums(outputs, batch)
-        loss = losses.pretraining_loss(
-            sums, {name: tf.constant(float(n)) for name, n in denominators.items()}
-        )
+        loss = losses.pretraining_loss(sums, denominators)
     gradients = tape.gradient(loss, model.trainable_variables)
     return outputs, loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
@@ -258,16 +239,10 @@ def mixed_bfloat16():
 
 def test_bfloat16_is_near_float32(mixed_bfloat16):
     # Not from make_model: layers keep the policy under which they were made.
-    config = dataclasses.replace(TINY, parameter_sharing="ffn", num_hidden_groups=2)
-    half = AlbertForPreTraining(config)
-    half.create_variables()
+    half = new_model(3, parameter_sharing="ffn", num_hidden_groups=2)
     tf.keras.mixed_precision.set_global_policy("float32")
-    full = AlbertForPreTraining(config)
-    full.create_variables()
-    for model in (half, full):
-        randomize(model, 3)
+    full = new_model(3, parameter_sharing="ffn", num_hidden_groups=2)
     assert {variable.dtype for variable in half.variables} == {tf.float32}
-
     batch = make_batch(3)
     # bfloat16 has 8 bits: each of the 4 layers adds roundings of 2**-9 of its values.
     found, expected = loss_and_gradients(half, batch), loss_and_gradients(full, batch)
@@ -276,23 +251,20 @@ def test_bfloat16_is_near_float32(mixed_bfloat16):
 
 def test_float32_islands(mixed_bfloat16, monkeypatch):
     """Softmax, normalization and logits see float32; what is between them bfloat16."""
-    model = AlbertForPreTraining(dataclasses.replace(TINY, num_hidden_layers=2))
-    model.create_variables()
-    randomize(model, 4)
+    model = new_model(4, num_hidden_layers=2)
     seen = {"softmax": [], "rsqrt": [], "matmul": []}
 
-    def watch(module, name, key):
+    def watch(module, name):
         original = getattr(module, name)
 
         def watched(x, *args, **kwargs):
-            seen[key].append(x.dtype)
+            seen[name].append(x.dtype)
             return original(x, *args, **kwargs)
 
         monkeypatch.setattr(module, name, watched)
 
-    watch(tf.nn, "softmax", "softmax")
-    watch(tf.math, "rsqrt", "rsqrt")
-    watch(tf, "matmul", "matmul")
+    for module, name in ((tf.nn, "softmax"), (tf.math, "rsqrt"), (tf, "matmul")):
+        watch(module, name)
     batch = make_batch(4)
     outputs = logits(model(batch))
     assert set(seen["softmax"]) == set(seen["rsqrt"]) == {tf.float32}
@@ -314,10 +286,7 @@ def test_float32_islands(mixed_bfloat16, monkeypatch):
 def test_compiled_equals_not_compiled(precision, request):
     if precision != "float32":
         request.getfixturevalue(precision)
-    model = AlbertForPreTraining(dataclasses.replace(TINY, num_hidden_layers=1))
-    model.create_variables()
-    randomize(model, 6)
-    batch = make_batch(6)
+    model, batch = new_model(6, num_hidden_layers=1), make_batch(6)
     compiled = tf.function(functools.partial(loss_and_gradients, model), jit_compile=True)
     # XLA keeps float32 between fused operations where bfloat16 would round.
     tolerance = 1e-5 if precision == "float32" else 0.03

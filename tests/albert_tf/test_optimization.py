@@ -1,5 +1,3 @@
-"""LAMB and AdamW: their formulas, what they leave out, the reference's steps; the learning rate."""
-
 import json
 import sys
 from types import SimpleNamespace
@@ -25,10 +23,6 @@ SHAPES = {
 }
 
 
-def is_excluded(name):
-    return any(part in name for part in ("LayerNorm", "layer_norm", "bias"))
-
-
 def random_arrays(seed, scale=1.0):
     rng = np.random.default_rng(seed)
     return {
@@ -38,10 +32,7 @@ def random_arrays(seed, scale=1.0):
 
 
 def numpy_steps(kind, weights, gradients, rates, weight_decay, bias_correction, max_norm=None):
-    """Returns float64 weights after the steps: the formulas of LAMB and AdamW in full.
-
-    AdamW with bias correction is torch's, without it the reference's AdamWeightDecayOptimizer.
-    """
+    """AdamW with bias correction is torch's, without it the reference's."""
     weights = {name: array.astype(np.float64) for name, array in weights.items()}
     m = {name: np.zeros_like(array) for name, array in weights.items()}
     v = {name: np.zeros_like(array) for name, array in weights.items()}
@@ -58,7 +49,7 @@ def numpy_steps(kind, weights, gradients, rates, weight_decay, bias_correction, 
                 v_hat = v_hat / (1 - 0.999**step)
             update = m_hat / (np.sqrt(v_hat) + 1e-6)
             ratio = 1.0
-            if not is_excluded(name):
+            if "layer_norm" not in name and "bias" not in name:
                 update = update + weight_decay * weight
                 if kind == "lamb":
                     ratio = np.linalg.norm(weight) / np.linalg.norm(update)
@@ -71,13 +62,6 @@ def sparse(gradient):
     halved = tf.concat([gradient[:1] / 2, gradient[1:], gradient[:1] / 2], 0)
     rows = len(gradient)
     return tf.IndexedSlices(halved, tf.constant([*range(rows), 0]), gradient.shape)
-
-
-def assert_close(actual, expected, tolerance):
-    assert set(actual) == set(expected)
-    for name, array in expected.items():
-        error = np.abs(actual[name] - array).max() / np.abs(array).max()
-        assert error <= tolerance, f"{name}: off by {error:.1e} of its largest element"
 
 
 @pytest.mark.parametrize("bias_correction", [True, False])
@@ -101,9 +85,10 @@ def test_twelve_steps_by_the_formula(kind, bias_correction, scale, max_norm, sch
         if max_norm:
             grads, _ = optimization.clip_by_global_norm(grads, max_norm)
         optimizer.apply_gradients(zip(grads, variables))
-    actual = {name: variable.numpy() for name, variable in zip(weights, variables)}
     expected = numpy_steps(kind, weights, gradients, rates, 0.3, bias_correction, max_norm=max_norm)
-    assert_close(actual, expected, TOLERANCE[kind])
+    for variable, (name, array) in zip(variables, expected.items()):
+        error = np.abs(variable.numpy() - array).max() / np.abs(array).max()
+        assert error <= TOLERANCE[kind], f"{name}: off by {error:.1e} of its largest element"
 
 
 def test_learning_rates_equal_the_reference():
@@ -137,9 +122,6 @@ def test_the_norm_that_clips_adds_repeated_rows(sparse, max_norm, factor):
 
 
 BASES = {"addons": addons._Optimizer.__bases__, "own": (keras_lamb.LAMB,)}
-has_addons = pytest.mark.skipif(
-    sys.version_info >= (3, 12), reason="tensorflow-addons has no wheel for this Python"
-)
 
 
 @pytest.fixture
@@ -150,8 +132,6 @@ def use_base():
 
 
 class Run:
-    """Random variables and gradients, some of them by rows."""
-
     def __init__(self, kind, bias_correction):
         self.variables = [tf.Variable(a, name=name) for name, a in random_arrays(0).items()]
         self.variables[3].assign(tf.zeros(SHAPES["word_embeddings"]))  # has no ratio of norms
@@ -163,7 +143,6 @@ class Run:
         self.checkpoint = tf.train.Checkpoint(optimizer=self.optimizer, variables=self.variables)
 
     def step(self, step):
-        """Takes a step; returns weights, moments and what else a checkpoint holds."""
         gradients = [tf.constant(array) for array in random_arrays(step).values()]
         if step % 2:
             gradients = [sparse(gradient) for gradient in gradients]
@@ -189,7 +168,7 @@ def test_slots_exist_before_the_first_step_and_take_a_checkpoint_at_once(kind, t
     np.testing.assert_equal(fresh.state(), expected)
 
 
-@has_addons
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="tensorflow-addons has no wheel")
 @pytest.mark.parametrize("kind", ["lamb", "adamw"])
 @pytest.mark.parametrize("bias_correction", [True, False])
 def test_our_base_equals_tensorflow_addons_bit_by_bit(kind, bias_correction, use_base, tmp_path):

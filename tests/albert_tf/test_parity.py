@@ -24,22 +24,15 @@ def save_tensors(prefix, tensors, slices=None):
     )
 
 
-def write_tf1_checkpoint(directory, case):
-    """A checkpoint in TF1's format, in the names of the reference."""
-    directory.mkdir(parents=True)
-    tensors = {**case.weights, "global_step": np.int64(7)}
-    save_tensors(str(directory / "model.ckpt-best"), tensors)
-    (directory / "albert_config.json").write_text(json.dumps(case.config))
-    return str(directory)
-
-
 class Reference:
     """The model that is imported from a case's weights; its gradients are traced once."""
 
     def __init__(self, case, directory):
-        path = write_tf1_checkpoint(directory, case)
+        tensors = {**case.weights, "global_step": np.int64(7)}
+        save_tensors(str(directory / "model.ckpt-best"), tensors)
+        (directory / "albert_config.json").write_text(json.dumps(case.config))
         self.batch = {name: tf.constant(array) for name, array in case.batch.items()}
-        self.model, fresh = name_map.build(google.read(path), path)
+        self.model, fresh = name_map.build(google.read(str(directory)), "reference")
         assert not fresh
         self.first_weights = self.model.get_weights()
         self.variables = name_map.model_variables(self.model)
@@ -72,7 +65,7 @@ def reference_of(tmp_path_factory):
     @functools.cache
     def make(name):
         case = make_golden.read_fixture(name)
-        return case, Reference(case, tmp_path_factory.mktemp("reference") / name)
+        return case, Reference(case, tmp_path_factory.mktemp(name))
 
     def reference_of(name):
         case, reference = make(name)
@@ -83,10 +76,7 @@ def reference_of(tmp_path_factory):
 
 
 def relative_error(actual, expected, scale=0.0):
-    """Returns the largest error of an array, or of its summary, in units of its largest element.
-
-    `scale` is a larger unit, if there is one.
-    """
+    """Returns the largest error, in units of the largest element or of `scale`, if larger."""
     if expected.shape == make_golden.SUMMARY_SHAPE:
         actual = make_golden.summary(actual)
         scale = np.full(expected.shape, max(expected[0], scale))
@@ -131,21 +121,18 @@ def summaries(arrays):
     return {name: make_golden.summary(a).astype(np.float32) for name, a in arrays.items()}
 
 
+OF_TENSORFLOW_1 = {"forward": "google_tf1/tf1_ckpt", "tiny_gelu": "tiny_gelu/model.ckpt"}
+
+
 @pytest.mark.shared
-@pytest.mark.parametrize(
-    ("name", "checkpoint"),
-    [
-        ("forward", "google_tf1/tf1_ckpt"),
-        ("forward_noproj", None),
-        ("tiny_gelu", "tiny_gelu/model.ckpt"),
-    ],
-)
-def test_fixtures_are_made_of_the_reference(name, checkpoint, shared, reference_of):
+@pytest.mark.parametrize("name", make_golden.CASES)
+def test_fixtures_are_made_of_the_reference(name, shared, reference_of):
     whole = make_golden.read_reference(shared / "golden", name)
     small, reference = reference_of(name)
     assert_parity(whole, reference)
-    if checkpoint:  # of TensorFlow 1
-        found, expected = google.read(str(shared / "golden" / checkpoint)), reference.model
+    if name in OF_TENSORFLOW_1:
+        path, expected = shared / "golden" / OF_TENSORFLOW_1[name], reference.model
+        found = google.read(str(path))
         assert found.config == expected.config
         np.testing.assert_equal(dict(found.weights), name_map.arrays(expected))
     assert whole.config == small.config
@@ -171,13 +158,9 @@ def test_learning_rates_are_the_references(shared):
 
 
 def assert_equals_reference(actual, expected, start, tolerance):
-    """Compares whole arrays, or whole arrays with summaries, in units of the largest element.
-
-    `start` holds the weights before all steps, which may be larger: None for slots, which begin
-    at 0. The true gradient of a key bias is 0: what is left is rounding.
-    """
+    """`start` holds the weights before all steps: None for slots, which begin at 0."""
     for name, array in actual.items():
-        if "/key/bias" not in name:
+        if "/key/bias" not in name:  # its true gradient is 0: what is left is rounding
             scale = np.abs(start[name]).max() if start else 0.0
             error = relative_error(array, expected[name], scale)
             assert error <= tolerance, f"{name}: off by {error:.1e}"
@@ -196,9 +179,7 @@ def assert_equals_reference(actual, expected, start, tolerance):
         ("adamw", [1, 2, 3, 8], 1e-5, None),
     ],
 )
-def test_without_bias_correction_every_step_is_theirs(
-    run, steps, weight_tolerance, slot_tolerance, reference_of
-):
+def test_every_step_is_theirs(run, steps, weight_tolerance, slot_tolerance, reference_of):
     described, states = make_golden.read_run_fixture(run)
     _, reference = reference_of(make_golden.RUNS[run])
     variables = reference.variables.values()
@@ -212,9 +193,8 @@ def test_without_bias_correction_every_step_is_theirs(
     max_norm = described.get("clip_global_norm") or described.get("clip_norm")
     # On a CPU that norm counts repeated rows of the word embeddings apart.
     norms = described.get("global_norm_before_clip", [None] * len(rates))
-    losses_before = (
-        described.get("losses_before_step") or described["loss_before_each_step_then_final"]
-    )
+    losses_before = described.get("losses_before_step")
+    losses_before = losses_before or described["loss_before_each_step_then_final"]
     for step, (norm, loss_before) in enumerate(zip(norms, losses_before), start=1):
         if "init_lr" not in described:
             optimizer.learning_rate = rates[step - 1]

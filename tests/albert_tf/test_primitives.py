@@ -1,5 +1,3 @@
-"""Plain forms beside formulas, and the passes that training compiles beside plain forms."""
-
 import math
 
 import numpy as np

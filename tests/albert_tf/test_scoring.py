@@ -1,5 +1,3 @@
-"""Pseudo-log-likelihoods against a loop that masks by hand."""
-
 import numpy as np
 import pytest
 import tensorflow as tf

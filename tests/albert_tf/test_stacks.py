@@ -12,7 +12,6 @@ from albert_tf.storage.errors import UserError
 from tests.jobs import PROJECT
 
 HAS_KERAS_3 = sys.version_info >= (3, 12)
-keras_3 = pytest.mark.skipif(not HAS_KERAS_3, reason="TensorFlow 2.15 has no Keras 3")
 MESSAGE = (
     "ImportError: albert_tf needs Keras 2, but tf.keras is Keras 3: set the environment variable "
     "TF_USE_LEGACY_KERAS=1 before TensorFlow is imported, or import albert_tf first"
@@ -33,7 +32,7 @@ def python(*lines, **variables):
     )
 
 
-@keras_3
+@pytest.mark.skipif(not HAS_KERAS_3, reason="TensorFlow 2.15 has no Keras 3")
 def test_keras_2_is_needed():
     done = python("import tensorflow, albert_tf.models")
     assert done.returncode == 1

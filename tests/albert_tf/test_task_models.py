@@ -1,5 +1,3 @@
-"""The models of tasks: what they compute, beside NumPy, and how they begin."""
-
 import dataclasses
 
 import numpy as np
@@ -9,13 +7,10 @@ from scipy import special
 
 from albert_tf import losses, models
 from albert_tf.checkpoints import model_directory
-from albert_tf.kinds import KINDS
 from tests.builders import tiny_config
 
 BATCH, LENGTH = 3, 11
 LENGTHS, FIRST_LENGTHS = [11, 8, 9], [4, 5, 3]
-
-
 CONFIG = tiny_config(initializer_range=0.3, classifier_dropout_prob=0.5)
 MASK = np.arange(LENGTH) < np.array(LENGTHS)[:, np.newaxis]
 INPUTS = {
@@ -116,9 +111,8 @@ def test_span_beams():
 
 def test_span_beams_in_training():
     """The right start is what ends are scored from, and only in training."""
-    model = models.AlbertForAnswerableQuestionAnswering(
-        dataclasses.replace(CONFIG, classifier_dropout_prob=0.0)
-    )
+    config = dataclasses.replace(CONFIG, classifier_dropout_prob=0.0)
+    model = models.AlbertForAnswerableQuestionAnswering(config)
     starts = np.array([6, 0, 4])
     batch = {**INPUTS, "start_positions": tf.constant(starts, tf.int32)}
     outputs = model(batch, dropout_seed=tf.constant([3, 4]))
@@ -150,19 +144,3 @@ def test_the_encoder_of_another_model(pretrained):
     model.create_variables()
     with pytest.raises(ValueError, match=r"it lacks .* and 1 more"):
         model_directory.restore_weights(model, checkpoint)
-
-
-LOGITS = np.array([[0.5, -2.0, 3.0], [1.0, 0.0, -1.0]], np.float32)
-
-
-def test_what_a_single_graph_answers():
-    found = {name: kind.answers(tf.constant(LOGITS)) for name, kind in KINDS.items()}
-    np.testing.assert_array_equal(found["regressor"]["value"], LOGITS[:, 0])
-    spans = found["question_answering"]
-    np.testing.assert_array_equal(spans["start_logits"], LOGITS[:, 0])
-    np.testing.assert_array_equal(spans["end_logits"], LOGITS[:, 1])
-    for name, expected in (
-        ("classifier", special.softmax(LOGITS, -1)),
-        ("multilabel", special.expit(LOGITS)),
-    ):
-        np.testing.assert_allclose(found[name]["probabilities"], expected, rtol=1e-6)

@@ -1,6 +1,6 @@
-"""The tokenizer: Python and graph agree, the reference's ids, words, errors."""
-
+import contextlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,7 +42,6 @@ def digits_tokenizer(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sentences_tokenizer(tmp_path_factory):
-    """A vocabulary of nine languages."""
     return AlbertTokenizer(str(sentences.train_vocabulary(tmp_path_factory.mktemp("sentences"))))
 
 
@@ -56,10 +55,9 @@ def graph_function(tokenizer, in_graph=None):
 
 
 def assert_graph_agrees(tokenizer, texts):
-    expected = tokenizer.encode_batch(texts)
     found = graph_function(tokenizer)(tf.constant(texts)).to_list()
     assert len(found) == len(texts)
-    for text, ours, theirs in zip(texts, expected, found):
+    for text, ours, theirs in zip(texts, tokenizer.encode_batch(texts), found):
         assert ours == theirs, text
 
 
@@ -77,15 +75,11 @@ def test_graph_agrees_on_any_text(request, vocabulary):
     in_graph = graph_function(tokenizer)
     preprocess = tokenizer.in_graph().preprocess
 
+    text = st.text(st.sampled_from(list(ODD)) | st.characters(codec="utf-8"))
+
     # Unicode 12, see test_graph_prepares_every_character_as_python_does.
     @settings(max_examples=80, deadline=None)
-    @given(
-        st.lists(
-            st.text(st.sampled_from(list(ODD)) | st.characters(codec="utf-8")),
-            min_size=1,
-            max_size=5,
-        )
-    )
+    @given(st.lists(text, min_size=1, max_size=5))
     def agrees(texts):
         texts = ["".join(c for c in text if not is_later(c)) for text in texts]
         prepared = [text.decode() for text in preprocess(tf.constant(texts)).numpy()]
@@ -97,12 +91,9 @@ def test_graph_agrees_on_any_text(request, vocabulary):
 
 def lines_of_nasty_files(nasty):
     texts = []
-    for path in sorted(nasty.glob("*.*")):
-        if path.is_file():
-            try:
-                lines = path.read_bytes().decode("utf-8").split("\n")
-            except UnicodeDecodeError:
-                continue
+    for path in filter(Path.is_file, sorted(nasty.glob("*.*"))):
+        with contextlib.suppress(UnicodeDecodeError):
+            lines = path.read_bytes().decode("utf-8").split("\n")
             texts.extend(line[:200_000] for line in lines)
     assert len(texts) > 5000
     return texts
@@ -119,14 +110,10 @@ def test_graph_agrees_on_nasty_files(request, nasty, vocabulary):
 def test_graph_prepares_every_character_as_python_does(tokenizer, form, limit):
     """From U+40000 on Unicode has private use alone, but for some characters at U+E0000."""
     codes = [*range(0xD800), *range(0xE000, limit), *range(0xE0000, 0xE1000)]
-    characters = list(map(chr, codes))
-    texts = [form.format(c) for c in characters]
+    texts = [form.format(chr(code)) for code in codes]
     prepared = tokenizer.in_graph().preprocess(tf.constant(texts)).numpy()
-    different = [
-        c
-        for c, text, p in zip(characters, texts, prepared)
-        if tokenizer.preprocess(text).encode() != p
-    ]
+    expected = [tokenizer.preprocess(text).encode() for text in texts]
+    different = [chr(code) for code, a, b in zip(codes, expected, prepared) if a != b]
     assert all(map(is_later, different))
     assert len(different) < 300
 
@@ -214,9 +201,7 @@ def test_files_that_are_no_model(tokenizer, tmp_path):
 
 
 def test_a_seed_that_is_set_does_no_harm(tiny_vocabulary):
-    # In a process of its own: see seeds_keep_tokenizers.
-    run_code(
-        """
+    code = """
 import sys
 import tensorflow as tf
 from albert_tf.text.tokenization import AlbertTokenizer
@@ -228,9 +213,8 @@ assert tokenizer.in_graph() is in_graph
 tf.random.set_seed(7)
 assert tokenizer.encode(text) == before
 assert tokenizer.in_graph() is not in_graph
-""",
-        str(tiny_vocabulary),
-    )
+"""
+    run_code(code, str(tiny_vocabulary))  # in a process of its own: see seeds_keep_tokenizers
 
 
 @pytest.mark.shared
@@ -302,9 +286,8 @@ def test_a_batch_is_what_fine_tuning_makes_of_the_texts(tokenizer):
     for length in (3, 17, 40):
         for pairs in (None, seconds):
             batch = tokenizer(texts, pairs, max_length=length)
-            examples = [
-                Example("0", *both, None) for both in zip(texts, pairs or [None] * len(texts))
-            ]
+            both = zip(texts, pairs or [None] * len(texts))
+            examples = [Example("0", *of_example, None) for of_example in both]
             task = ClassificationTask("own", {}, labels=["a", "b"])
             sequences, _ = task.encode(examples, tokenizer, length, False)
             ids, mask, types = (batch[name].numpy() for name in NAMES)

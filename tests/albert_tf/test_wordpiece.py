@@ -1,5 +1,3 @@
-"""WordPiece: ids in Python, in the graph and by Hugging Face are the same."""
-
 import random
 
 import numpy as np
@@ -35,12 +33,9 @@ def vocabulary():
     """Pieces of the texts, some of them ending inside of words, and all of their characters."""
     rng = random.Random(5)
     pieces = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    words = {
-        w for lower in (True, False) for t in TEXTS for w in t.translate(prepared(lower)).split()
-    }
-    for word in sorted(words):
-        if len(word) > 40:
-            continue
+    texts = "\n".join(TEXTS)
+    words = {word for lower in (True, False) for word in texts.translate(prepared(lower)).split()}
+    for word in sorted(word for word in words if len(word) <= 40):
         cut = rng.randint(1, len(word))
         pieces += [word[:cut], f"##{word[cut:]}" if cut < len(word) else word]
         pieces += [c for c in word if rng.random() < 0.8]
@@ -88,9 +83,7 @@ def test_the_graph_has_the_same_ids(tokenizer, nasty):
     texts = [text for text in texts if not NONCHARACTERS.search(text)]
     graph = tokenizer.in_graph()
     expected = tokenizer.encode_batch(texts)
-    found = graph(tf.constant(texts)).to_list()
-    for text, ours, theirs in zip(texts, expected, found):
-        assert theirs == ours, repr(text)
+    assert graph(tf.constant(texts)).to_list() == expected
     assert len({i for row in expected for i in row}) > 150
     assert graph(tf.constant([], tf.string)).to_list() == []
     prepared = graph.preprocess(tf.constant(texts)).numpy()
@@ -145,5 +138,3 @@ def test_no_vocabulary(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
         AlbertTokenizer(str(path))
-    with pytest.raises(ValueError, match="no vocabulary at"):
-        AlbertTokenizer(str(tmp_path / "none.txt"))

@@ -1,5 +1,3 @@
-"""Words of raw text are the same in Python and in the graph, and stand where they are said to."""
-
 import re
 import sys
 from pathlib import Path

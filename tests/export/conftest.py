@@ -35,7 +35,6 @@ def model_dir(tmp_path_factory, tiny_vocabulary) -> Path:
 
 @pytest.fixture(scope="session")
 def wordpiece(tmp_path_factory):
-    """A WordPiece vocabulary."""
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *CHINESE, *"abcdefghijklmnop,.!_"]
     pieces += [f"##{letter}" for letter in string.ascii_lowercase]
     pieces += [word[:4] for word in WORDS]

@@ -13,7 +13,6 @@ import http.server
 import json
 import re
 import threading
-import time
 
 from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
@@ -102,7 +101,6 @@ class ModelServer:
         self._aspired = sorted(asked)
 
     def answer(self, path):
-        """Returns the code and the JSON of a GET request."""
         match = _PATH.fullmatch(path)
         if match is None:
             return 404, {"error": "Not Found"}
@@ -134,9 +132,8 @@ class ModelServer:
             self.poll()
 
         def poll():
-            while not stop.is_set():
+            while not stop.wait(0.01):
                 self.poll()
-                time.sleep(0.01)
 
         thread = threading.Thread(target=poll)
         thread.start()

@@ -1,35 +1,50 @@
-"""The program that asks prints the SavedModel's answers."""
+"""Programs that ask print the SavedModel's answers: ours, one in C, and saved_model_cli."""
 
+import os
+import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_text
+from tensorflow.core.protobuf import saved_model_pb2
 
+from export import signatures
 from export.ask import ask
 from tests.export.task_models import TASKS, function_of
+from tests.jobs import finish, start
+
+# What the graph needs of tensorflow-text: SentencePiece, and Unicode normalization.
+LIBRARIES = [
+    str(Path(tensorflow_text.__file__).parent / "python" / "ops" / name)
+    for name in ("_sentencepiece_tokenizer.so", "_normalize_ops.so")
+]
+TEXT = ["The [MASK] fox.", "Où sont les neiges?", "北京是中国的首都。"]
+TEXT_PAIR = ["Dogs run.", "", "Seven small birds sing in trees."]
+OUTPUTS = ["in_order_probability", "mean_pooled_output"]
 
 
 def test_the_answers_printed_are_the_saved_models(exported, loaded, monkeypatch):
     paths = []
     monkeypatch.setattr(tf.saved_model, "load", lambda path: paths.append(path) or loaded)
-    texts = ["The [MASK] fox [MASK].", "[MASK]"]
+    texts = ["The [MASK] fox [MASK].", "[MASK]", "[MASK]" * 22]
     # Of a pair and the same swapped one is told right.
     pairs = ["Dogs run. ||| Birds sing.", "Birds sing. ||| Dogs run.", "A fox. ||| A fox."]
     lines = ask(saved_model=str(exported.parent), masked_texts=texts, pairs=pairs)
     assert lines[-1] == "rather in order as given than swapped: 1 of 3 pairs (by chance half)"
-    lines = ask(saved_model=str(exported.parent), masked_texts=texts, pairs=pairs[:1])
+    assert "  (2 more [MASK] without an answer: too far back, or too many)" in lines
     printed = "\n".join(lines)
-    assert printed.startswith(str(exported)) and set(paths) == {str(exported)}
-    assert "rather" not in printed
+    assert printed.startswith(str(exported)) and paths == [str(exported)]
     filled = loaded.signatures["fill_mask"](text=tf.constant(texts))
-    assert printed.count("  [MASK] ") == 3
+    assert printed.count("  [MASK] ") == 3 + 20
     for row, mask in ((0, 0), (0, 1), (1, 0)):
         piece = filled["pieces"][row, mask, 0].numpy().decode()
         percent = 100 * filled["probabilities"][row, mask, 0].numpy()
         assert f"  [MASK] {mask + 1}: {piece} {percent:.1f} %," in printed
-    many = ask(saved_model=str(exported), masked_texts=["[MASK]" * 22])
-    assert "  (2 more [MASK] without an answer: too far back, or too many)" in many
     sides = ["Dogs run.", "Birds sing."]
     inputs = {"text": tf.constant(sides), "text_pair": tf.constant(sides[::-1])}
     order = loaded.signatures["serving_default"](**inputs)["in_order_probability"].numpy()
@@ -42,7 +57,7 @@ def test_a_pretrained_model_scores_texts_and_names_its_flags(exported, loaded, m
     lines = ask(saved_model=str(exported), texts=["Dogs run."], pairs=["Dogs run. ||| Birds sing."])
     answer = loaded.signatures["score"](text=tf.constant(["Dogs run."]))
     assert lines[2:4] == ["text: Dogs run.", f"  log_likelihood: {answer['log_likelihood'][0]:.6g}"]
-    assert "A: Dogs run." in lines
+    assert "A: Dogs run." in lines and "rather" not in "".join(lines)
     with pytest.raises(ValueError, match="needs text and text_pair, not context and question"):
         ask(saved_model=str(exported), question="Who?", context="I.")
     monkeypatch.delitem(loaded.signatures._signatures, "score")
@@ -61,14 +76,12 @@ def test_wrong_questions_are_refused():
             ask(saved_model="unused", **asked)
 
 
-def test_as_many_options_as_the_model_takes(make_module, tmp_path, monkeypatch):
+def test_as_many_options_as_the_model_takes(make_module, exported, monkeypatch):
     module = make_module(TASKS["multiple_choice"])
     model = tf.Module()
     model.signatures = {"serving_default": function_of(module, "serving_default")}
     monkeypatch.setattr(tf.saved_model, "load", lambda path: model)
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1/saved_model.pb").touch()
-    question = {"saved_model": str(tmp_path), "question": "Who sings?", "context": "Birds sing."}
+    question = {"saved_model": str(exported), "question": "Who sings?", "context": "Birds sing."}
     lines = ask(**question, options=["Birds.", "Dogs.", "..."])
     assert lines[2:4] == ["question: Who sings?", "context: Birds sing."]
     assert lines[5].startswith("  choice: ")
@@ -80,14 +93,70 @@ def test_as_many_options_as_the_model_takes(make_module, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_asking_loads_no_model_code(exported):
-    script = (
-        "import sys; from export.ask import ask; "
-        "print(ask(saved_model=sys.argv[1], masked_texts=['a [MASK]'], pairs=[])[0]); "
-        "print(*(n for n in sys.modules if n.startswith(('albert_tf.', 'export.'))))"
+    before = "import atexit, sys; atexit.register(lambda: print(*sys.modules))"
+    flags = (f"--saved_model={exported}", "--fill_mask=a [MASK]")
+    out, _ = finish(start("export.ask", *flags, before=before))
+    assert out.startswith(f"{exported} answers")
+    modules = set(out.splitlines()[-1].split())
+    assert {"albert_tf.storage.versions", "tensorflow"} <= modules
+    code = {"encoder", "heads", "layers", "models", "text.tokenization"}
+    assert not {f"albert_tf.{name}" for name in code} & modules
+
+
+@pytest.fixture(scope="module")
+def expected(loaded):
+    answers = loaded.signatures["serving_default"](
+        text=tf.constant(TEXT), text_pair=tf.constant(TEXT_PAIR)
     )
-    command = [sys.executable, "-c", script, str(exported)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    answered, modules = done.stdout.splitlines()
-    assert answered == f"{exported} answers" and "export.ask" in modules
-    model_code = {"encoder", "heads", "layers", "models", "tokenization"}
-    assert not model_code & {name.split(".")[1] for name in modules.split()}
+    return {name: answers[name].numpy() for name in OUTPUTS}
+
+
+def ask_in_c(program, saved_model, libraries, texts):
+    message = saved_model_pb2.SavedModel.FromString((saved_model / "saved_model.pb").read_bytes())
+    signature = message.meta_graphs[0].signature_def["serving_default"]
+    inputs = ",".join(signature.inputs[name].name for name in ("text", "text_pair"))
+    outputs = ",".join(signature.outputs[name].name for name in OUTPUTS)
+    command = [program, saved_model, ",".join(libraries), inputs, outputs, *texts]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.slow
+def test_a_c_program_prints_the_same_numbers(exported, expected, tmp_path):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc, gcc)")
+    place, program = tf.sysconfig.get_lib(), tmp_path / "ask"
+    libraries = [f"-l:{file.name}" for file in Path(place).glob("libtensorflow_*.so.2")]
+    command = [compiler, "-std=c11", "-Wall", "-Werror", f"-I{tf.sysconfig.get_include()}"]
+    command += ["-o", str(program), str(Path(__file__).with_name("ask.c"))]
+    command += [f"-L{place}", f"-Wl,-rpath,{place}", *libraries]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    done = ask_in_c(program, exported, LIBRARIES, TEXT + TEXT_PAIR)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(OUTPUTS)
+    for name, line in zip(OUTPUTS, lines):
+        numbers = np.array(line.split(), np.float32).reshape(expected[name].shape)
+        np.testing.assert_allclose(numbers, expected[name], rtol=1e-5, atol=1e-5)
+    for library in LIBRARIES:  # both are needed
+        done = ask_in_c(program, exported, [library], TEXT + TEXT_PAIR)
+        assert done.returncode == 1 and "Op type not registered" in done.stderr
+
+
+@pytest.mark.slow
+def test_saved_model_cli_prints_the_same_numbers(exported, expected, tmp_path):
+    # TensorFlow's command has no flag for libraries of operations: the import loads them.
+    inputs = f"text={TEXT!r};text_pair={TEXT_PAIR!r}"
+    command = ["run", "--dir", str(exported), "--tag_set", "serve"]
+    command += ["--signature_def", "serving_default", "--input_exprs", inputs]
+    command += ["--outdir", str(tmp_path)]
+    readme = Path(signatures.__file__).with_name("README.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r'`python -c "(.*)" show --dir', readme)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    for name in OUTPUTS:
+        numbers = np.load(tmp_path / f"{name}.npy")
+        np.testing.assert_allclose(numbers, expected[name], rtol=1e-5, atol=1e-5)

@@ -6,13 +6,13 @@ SavedModel, and speak of errors as it does. Where tensorflow_model_server is ins
 
 import base64
 import contextlib
+import functools
 import json
 import re
 import shutil
 import subprocess
 import sys
 import threading
-import urllib.request
 from concurrent import futures
 from pathlib import Path
 
@@ -26,10 +26,10 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from albert_tf.storage.errors import UserError
 from export.records import serialize
-from export.serving import client
+from export.serving import client, rollout
 from tests.export.stand_in import QuietHandler, serving
 from tests.export.task_models import call
-from tests.jobs import free_port, run, wait_for
+from tests.jobs import free_port, run
 from tests.object_store import tls_context, write_certificate
 
 SERVING = Path(client.__file__).parent
@@ -38,7 +38,6 @@ TEXTS = {"text": ["The quick fox.", "Où sont-elles?"], "text_pair": ["Dogs run.
 
 @pytest.fixture(scope="module")
 def answer(loaded):
-    """(signature, inputs) -> outputs, as numpy arrays."""
     return lambda signature, inputs: call(loaded.signatures[signature], inputs)
 
 
@@ -92,13 +91,10 @@ def grpc_server(grpc_service):
 @pytest.fixture(scope="module")
 def rest_handler(answer):
     def predict(body):
-        """Returns the JSON that TF Serving answers."""
-        values = {
-            name: np.char.decode(a.astype("S"), "utf-8").tolist()
-            if a.dtype == object
-            else a.tolist()
-            for name, a in answer(body["signature_name"], body["inputs"]).items()
-        }
+        values = {}
+        for name, array in answer(body["signature_name"], body["inputs"]).items():
+            is_text = array.dtype == object
+            values[name] = (np.char.decode(array.astype("S")) if is_text else array).tolist()
         # The real one leaves a single output's name away.
         return {"outputs": values if len(values) > 1 else next(iter(values.values()))}
 
@@ -128,12 +124,9 @@ def rest_server(rest_handler):
 
 @pytest.fixture(params=["grpc", "rest"])
 def ask(request, grpc_server, rest_server):
-    def ask(*arguments, **options):
-        if request.param == "grpc":
-            return client.ask_grpc(grpc_server, *arguments, **options)
-        return client.ask_rest(rest_server, *arguments, **options)
-
-    return ask
+    if request.param == "grpc":
+        return functools.partial(client.ask_grpc, grpc_server)
+    return functools.partial(client.ask_rest, rest_server)
 
 
 @pytest.mark.parametrize("options", [{"label": None}, {"label": "stable"}, {}])
@@ -277,31 +270,20 @@ def test_tf_serving_itself(exported, answer, tmp_path):
     if binary is None:
         pytest.skip("no tensorflow_model_server on the path")
     port, rest_port = free_port(), free_port()
+    url = f"http://127.0.0.1:{rest_port}"
     config = (SERVING / "models.config").read_text()
-    config = config.replace("/models/albert", str(exported.parent))
-    (tmp_path / "models.config").write_text(config)
+    (tmp_path / "models.config").write_text(config.replace("/models/albert", str(exported.parent)))
     command = [binary, f"--port={port}", f"--rest_api_port={rest_port}"]
-    command += [f"--model_config_file={tmp_path / 'models.config'}"]
+    command += [f"--model_config_file={tmp_path}/models.config"]
     command += ["--allow_version_labels_for_unavailable_models=true"]
-    with open(tmp_path / "log", "w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-
-    def is_available():
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{rest_port}/v1/models/albert") as status:
-                return b"AVAILABLE" in status.read()
-        except OSError:
-            return False
-
+    process = subprocess.Popen(command)
     try:
-        wait_for(is_available, [process], timeout=120)
-        assert process.poll() is None, (tmp_path / "log").read_text()
-        expected = answer("serving_default", TEXTS)
+        rollout.Server(url, "albert", timeout=120.0).wait_labels({"stable": 1})
         for answers in (
             client.ask_grpc(f"127.0.0.1:{port}", TEXTS, label="stable"),
-            client.ask_rest(f"http://127.0.0.1:{rest_port}", TEXTS, label=None),
+            client.ask_rest(url, TEXTS, label=None),
         ):
-            for name, values in expected.items():
+            for name, values in answer("serving_default", TEXTS).items():
                 np.testing.assert_allclose(answers[name], values, rtol=1e-5, atol=1e-5)
     finally:
         process.terminate()

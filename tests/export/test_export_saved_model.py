@@ -1,5 +1,6 @@
 """A version is published whole and verified, or not at all; never over another."""
 
+import functools
 import json
 import shutil
 from importlib import metadata
@@ -19,6 +20,7 @@ from export import export_saved_model
 from export.ask import ask
 from export.export_saved_model import export
 from export.loading import load_module, open_checkpoint
+from export.modules.serving_module import ServingModule
 from pipelines.predict import load
 from pipelines.tasks.running.fine_tuned import find_model
 from pipelines.training.run import read_initial_model
@@ -51,6 +53,17 @@ def unverified(monkeypatch):
     monkeypatch.setattr(export_saved_model, "verify", lambda *_: 0.0)
 
 
+@pytest.fixture
+def few_functions(monkeypatch):
+    """Traces and saves what is asked alone, and loads a SavedModel once."""
+
+    def functions(module):
+        return {name: module.function(name) for name in ("serving_default", "examples", "labels")}
+
+    monkeypatch.setattr(ServingModule, "functions", functions)
+    monkeypatch.setattr(tf.saved_model, "load", functools.cache(tf.saved_model.load))
+
+
 def contents(directory):
     return sorted(path.name for path in directory.iterdir()) if directory.exists() else []
 
@@ -70,65 +83,47 @@ def test_the_export_holds_what_a_reader_needs(exported, model_dir):
     assert described["max_seq_length"] == MAX_SEQ_LENGTH
 
 
-def test_a_fine_tuned_model_is_exported_and_asked(make_module, tmp_path, unverified, monkeypatch):
-    """What it answers: test_kinds.py."""
+def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified, few_functions):
     module = make_module(TASKS["classifier"])
-    monkeypatch.setattr(export_saved_model, "load_module", lambda _: module)
-    made = export(checkpoint=module.served.model_dir, output=str(tmp_path))
-    task = json.loads((tmp_path / "1/assets/task.json").read_text())
-    assert task == json.loads(Path(module.served.model_dir, "task.json").read_text())
+    directory = module.served.model_dir
+    decision = Decision(temperature=0.7, min_probability=0.9999)
+    made = export(checkpoint=directory, output=str(tmp_path), decision=decision)
+    task = json.loads(Path(directory, "task.json").read_text())
+    task.update(temperature=0.7, min_probability=0.9999)
+    assert json.loads((tmp_path / "1/assets/task.json").read_text()) == task
     described = provenance(tmp_path / "1")
-    assert described["kind"] == "classifier" and described["task"]["labels"] == list(LABELS)
+    assert (described["kind"], described["task"]) == ("classifier", task)
     assert described["max_seq_length"] == module.max_seq_length
     signature = "serving_default(text, text_pair) -> label, probabilities"
     assert signature in export_saved_model.how_to_use(made)
 
-    loaded = tf.saved_model.load(made)
-    monkeypatch.setattr(tf.saved_model, "load", lambda _: loaded)
-    answer = answers_to(module, text=["a fox runs"], text_pair=["some dog"])
-    lines = ask(saved_model=made, pairs=["a fox runs ||| some dog"])
-    label = answer["label"][0].decode()
-    assert lines[0] == f"{made} answers"
-    assert lines[2:5] == ["text: a fox runs", "text_pair: some dog", f"  label: {label}"]
-    shown = lines[5].removeprefix("  probabilities: ").split(", ")
-    np.testing.assert_allclose(np.float32(shown), answer["probabilities"][0], atol=1e-5)
-    assert lines[-1] == f"(probabilities of {', '.join(LABELS)})"
-    with pytest.raises(ValueError, match="fills no"):
-        ask(saved_model=made, masked_texts=["[MASK]"])
-
-
-def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified):
-    directory = make_module(TASKS["classifier"]).served.model_dir
-    decision = Decision(temperature=0.7, min_probability=0.9999)
-    made = export(checkpoint=directory, output=str(tmp_path), decision=decision)
-    task = json.loads((tmp_path / "1/assets/task.json").read_text())
-    assert (task["temperature"], task["min_probability"]) == (0.7, 0.9999)
-    signature = tf.saved_model.load(made).signatures["serving_default"]
-    texts = {"text": tf.constant(["a fox runs"]), "text_pair": tf.constant(["some dog"])}
-    assert signature(**texts)["label"].numpy() == [b"unsure"]
     rows = [{"first": "a fox runs", "second": "some dog"}, {"first": "b", "second": "c"}]
     found = load(made).predict(rows)
     assert [row["prediction"] for row in found] == ["unsure"] * 2
     likely = [[row[f"probability_{label}"] for label in LABELS] for row in found]
+    lines = ask(saved_model=made, pairs=["a fox runs ||| some dog"])
+    assert lines[0] == f"{made} answers"
+    assert lines[2:5] == ["text: a fox runs", "text_pair: some dog", "  label: unsure"]
+    shown = lines[5].removeprefix("  probabilities: ").split(", ")
+    np.testing.assert_allclose(np.float32(shown), likely[0], atol=1e-5)
+    assert lines[-1] == f"(probabilities of {', '.join(LABELS)})"
+    with pytest.raises(ValueError, match="fills no"):
+        ask(saved_model=made, masked_texts=["[MASK]"])
+
     labels = [LABELS[np.argmax(row)] for row in likely]
     sure = load(made, min_probability=0.0).predict(rows)
     assert sure == [{**row, "prediction": label} for row, label in zip(found, labels)]
     between = load(made, min_probability=np.mean([max(row) for row in likely])).predict(rows)
     expected = ["unsure", labels[1]] if max(likely[0]) < max(likely[1]) else [labels[0], "unsure"]
     assert [row["prediction"] for row in between] == expected
-    # A run at the same temperature, and the export at another, answer alike.
-    exported = signature(**texts)["probabilities"].numpy()[0]
-    np.testing.assert_allclose(exported, likely[0], atol=1e-5)
-    for temperature in (0.7, 1.0, 3.0):
-        of_run, of_export = (
-            load(path, temperature=temperature, min_probability=0.0).predict(rows)
-            for path in (directory, made)
-        )
-        assert near(of_export, 1e-5) == of_run
-        assert (of_run == near(sure, 1e-5)) == (temperature == 0.7)
+    # At another temperature the run and its export answer alike.
+    of_run, of_export = (
+        load(path, temperature=3.0, min_probability=0.0).predict(rows) for path in (directory, made)
+    )
+    assert near(of_export, 1e-5) == of_run != near(sure, 1e-5)
 
 
-def test_label_thresholds_of_an_export(make_module, tmp_path):
+def test_label_thresholds_of_an_export(make_module, tmp_path, few_functions):
     """Verified in a fresh process, and asked by pipelines.predict."""
     module = make_module(TASKS["multilabel"])
     directory = module.served.model_dir
@@ -147,14 +142,11 @@ def test_label_thresholds_of_an_export(make_module, tmp_path):
     assert examples.structured_outputs["predicted"].dtype == tf.int32
     assert examples(examples=tf.constant([b"no"]))["predicted"].numpy().tolist() == [[-1] * 3]
     rows = [{"first": a, "second": b} for a, b in zip(*texts.values())]
-    named = [",".join(np.array(LABELS)[row]) for row in expected]
-    for path, values in ((made, None), (directory, chosen)):
+    of_run, halves = (directory, chosen, expected), (made, {}, likely >= 0.5)
+    for path, values, wanted in ((made, None, expected), of_run, halves):
         found = load(path, label_thresholds=values).predict(rows)
+        named = [",".join(np.array(LABELS)[row]) for row in wanted]
         assert [row["prediction"] for row in found] == named
-    halves = load(made, label_thresholds={}).predict(rows)
-    assert [row["prediction"] for row in halves] == [
-        ",".join(np.array(LABELS)[p >= 0.5]) for p in likely
-    ]
 
 
 def test_a_checkpoint_is_opened_as_what_it_is(model_dir, make_module, tmp_path):
@@ -227,9 +219,6 @@ def test_another_export_gets_the_next_version(exported, model_dir, tmp_path, stu
         made = export(**arguments, max_seq_length=MAX_SEQ_LENGTH, precision="bfloat16")
     assert made == str(output / "6") and provenance(output / "6")["precision"] == "bfloat16"
     assert contents(output) == ["4", "5", "6", "notes"]
-    assert versions.newest_saved_model(str(output)) == made
-    assert versions.newest_saved_model(str(output / "4")) == str(output / "4")
-    assert versions.newest_saved_model(str(output / "notes")) is None
     with pytest.raises(ValueError, match="no SavedModel"):
         ask(saved_model=str(output / "notes"), texts=["a"])
     assert versions.existing(str(tmp_path / "absent")) == []
@@ -247,8 +236,6 @@ def test_every_reader_accepts_versions_and_their_directory(exported, tmp_path):
 
 
 def test_what_is_not_verified_or_appears_meanwhile(model_dir, tmp_path, stub, monkeypatch):
-    """The first is not published, the other is left alone."""
-
     def other_export(saved_model, *_):
         assert tf.io.gfile.exists(f"{saved_model}/saved_model.pb")
         (tmp_path / "1").mkdir()

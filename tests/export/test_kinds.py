@@ -10,16 +10,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.text.entities import find_entities
 from albert_tf.text.packing import FEATURES
 from export import kinds, serving, signature_table, verify
+from export.modules.token_classification_module import _json_numbers, _json_strings
 from export.records import serialize
-from export.verify import _LONG_TEXTS, _TEXTS
+from export.verify import _LONG_TEXTS, _TEXTS, _padded
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
 from pipelines.tasks.reading.squad_files import Question
+from pipelines.tasks.reading.token_files import TokenExample, of_text
 from pipelines.tasks.running.batches import make_batch
 from tests.builders import read_tsv
 from tests.conftest import WORDS
+from tests.export import task_models
 from tests.export.conftest import CHINESE
 from tests.export.task_models import LABELS, TASKS, ask, assert_alike, call, function_of, serve
 from tests.jobs import run
@@ -47,7 +51,6 @@ def model_inputs(sequences, examples, length):
 
 
 def evaluate(task, module, examples, directory):
-    """What fine-tuning writes: the files of task.write."""
     tokenizer = module.served.tokenizer
     sequences, features = task.encode(examples, tokenizer, module.max_seq_length, training=False)
     longest = sequences.lengths().max()
@@ -60,7 +63,6 @@ def evaluate(task, module, examples, directory):
 
 
 def check_shares(task, module, examples, answers):
-    """Compares the answers' shares of unknown pieces with Python's."""
     tokenizer = module.served.tokenizer
     sequences, features = task.encode(examples, tokenizer, module.max_seq_length, False)
     expected = sequences.unknown_shares(task.owners(features), tokenizer)
@@ -127,13 +129,22 @@ def test_choices(modules, tmp_path):
     assert shares[4] > 0.05 and shares.min() == 0
 
 
-def check_answers(task, module, questions, directory):
-    """Returns what was answered, as far as it is not a tie."""
-    evaluate(task, module, questions, directory)
-    expected, nbest = (
-        json.loads((directory / f"dev_{name}.json").read_text())
-        for name in ("predictions", "nbest_predictions")
-    )
+QUESTIONS = [name for name in TASKS if name.startswith("question")]
+
+
+@pytest.mark.parametrize("name", [*QUESTIONS, "question_answering, WordPiece"])
+def test_answers_to_questions(modules, tmp_path, name):
+    is_wordpiece = name.endswith("WordPiece")
+    task, module = TASKS[name.removesuffix(", WordPiece")], modules[name]
+    # Unknown characters have their space as a piece of its own, which is no answer.
+    contexts = make_texts(30, 5, longest=90) + [" ".join("漢" * n) for n in range(1, 13)]
+    if is_wordpiece:
+        contexts = chinese_texts(12)
+    asked = enumerate(zip(make_texts(len(contexts), 6, longest=12)[::-1], contexts))
+    questions = [Question(f"q{i}", *texts, (), False) for i, texts in asked]
+    files = map(Path, evaluate(task, module, questions, tmp_path))
+    found = {file.stem: json.loads(file.read_text()) for file in files}
+    expected, nbest = found["dev_predictions"], found["dev_nbest_predictions"]
     texts = []
     for begin in range(0, len(questions), 40):
         batch = questions[begin : begin + 40]
@@ -147,25 +158,8 @@ def check_answers(task, module, questions, directory):
             texts.append(answer)
         check_shares(task, module, batch, answers)
     if task.may_be_impossible:
-        null_odds = json.loads((directory / "dev_null_odds.json").read_text())
-        last = [null_odds[question.id] for question in batch]
+        last = [found["dev_null_odds"][question.id] for question in batch]
         np.testing.assert_allclose(answers["no_answer_score"], last, rtol=1e-5, atol=1e-4)
-    return texts
-
-
-QUESTIONS = [name for name in TASKS if name.startswith("question")]
-
-
-@pytest.mark.parametrize("name", [*QUESTIONS, "question_answering, WordPiece"])
-def test_answers_to_questions(modules, tmp_path, name):
-    task, is_wordpiece = TASKS[name.removesuffix(", WordPiece")], name.endswith("WordPiece")
-    # Unknown characters have their space as a piece of its own, which is no answer.
-    contexts = make_texts(30, 5, longest=90) + [" ".join("漢" * n) for n in range(1, 13)]
-    if is_wordpiece:
-        contexts = chinese_texts(12)
-    asked = enumerate(zip(make_texts(len(contexts), 6, longest=12)[::-1], contexts))
-    questions = [Question(f"q{i}", *texts, (), False) for i, texts in asked]
-    texts = check_answers(task, modules[name], questions, tmp_path)
     assert len(set(texts)) > (5 if is_wordpiece else 8) and (is_wordpiece or "" in texts)
     assert all(answer in context for answer, context in zip(texts, contexts))
 
@@ -249,11 +243,7 @@ def test_the_page_on_serving_names_the_ops_of_tensorflow_text(modules, name):
 
 @pytest.mark.parametrize("name", UNLIKE)
 def test_rows_in_any_batches_are_answered_as_alone(modules, name):
-    """Compares parts of a request, their outputs joined without a check, with rows asked alone.
-
-    Source: batching_session.cc of TF Serving. It joins requests whose shapes differ in rows alone.
-    With splitting on, it also cuts a request, and joins the parts' outputs without a check.
-    """
+    """TF Serving joins requests and cuts them, without a check of outputs: batching_session.cc."""
     module = modules[name]
     functions = {signature: function_of(module, signature) for signature in module.signatures}
     rng = np.random.RandomState(len(name))
@@ -275,12 +265,11 @@ def test_rows_in_any_batches_are_answered_as_alone(modules, name):
         verify._difference((signature, rows), expected, joined)
 
 
-GROWING = "\ufdfa"  # 18 characters under NFKD
 HOSTILE = [
     *(text for text, _ in _TEXTS + _LONG_TEXTS),
     *(b"x" * 100_000, b"[MASK]" * 50, b"[CLS] [SEP] <pad>"),
     *(b"NaN", b"", b"\0", b"a\0b", b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80"),
-    *("\ufeff", "\U0010ffff", "\u202ea", "\u0301", GROWING, "_", "\r", "e\u0301" * 50, "|||"),
+    *("\ufeff", "\U0010ffff", "\u202ea", "\u0301", "\ufdfa", "_", "\r", "e\u0301" * 50, "|||"),
     *(b"-1", b"1e999", b"%s%n", b"caf\xe9 [MASK]\xe9", b"[MASK", b"lazy dog " * 11_000),
 ]
 
@@ -331,3 +320,98 @@ def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(modul
                     message = f" must be .*{dimension} .*as in (the model|{'|'.join(good)})"
                     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
                         call(function, {**good, key: wrong})
+
+
+@pytest.fixture
+def tagger(modules):
+    return modules["token_classifier"]
+
+
+OF_WORDS = task_models.token_classification(("VB", "NN", "O"))
+
+
+@pytest.mark.parametrize(
+    ("task", "number", "labels"),
+    [(TASKS["token_classifier"], 50, {"á", "b"}), (OF_WORDS, 500, {"VB", "NN", "O"})],
+    ids=["spans", "parts of speech"],
+)
+def test_spans_of_raw_text(make_module, tmp_path, task, number, labels):
+    module = make_module(task)
+    texts = make_texts(20, 1) + [text for text, _ in _TEXTS]
+    as_read = [text.decode("utf-8", "replace") for text in map(tf.compat.as_bytes, texts)]
+    examples = [of_text(str(i), text) for i, text in enumerate(as_read)]
+    [path] = evaluate(task, module, examples, tmp_path)
+    with open(path, encoding="utf-8") as file:
+        expected = [json.loads(line)["spans"] for line in file]
+    answers = ask(module, text=texts)
+    check_shares(task, module, examples, answers)
+    assert answers["num_spans"].tolist() == list(map(len, expected))
+    for row, spans in enumerate(expected):
+        found = json.loads(answers["spans"][row])
+        near = [{**s, "probability": pytest.approx(s["probability"], abs=2e-6)} for s in found]
+        assert spans == near, texts[row]
+    assert max(len(text.split()) for text in texts) > module.max_seq_length  # windows
+    found = [span["label"] for spans in expected for span in spans]
+    assert len(found) > number and set(found) == labels
+
+
+def test_words_that_are_given(tagger, tmp_path):
+    rows = [text.split() for text in make_texts(12, 3)] + [["New York", "\u0301", "北京", "x" * 99]]
+    rows = [row for row in rows if row]
+    examples = [TokenExample(str(i), tuple(row), None) for i, row in enumerate(rows)]
+    [path] = evaluate(TASKS["token_classifier"], tagger, examples, tmp_path)
+    with open(path, encoding="utf-8") as file:
+        lines = [line.split("\t") for line in file.read().splitlines() if line]
+    table = _padded(rows)
+    answers = serve(tagger, "words", words=table)
+    shares = check_shares(TASKS["token_classifier"], tagger, examples, answers)
+    assert shares.min() == 0 and shares[-1] > 0.01
+    is_word = table != ""
+    assert [label.decode() for label in answers["labels"][is_word]] == [row[1] for row in lines]
+    expected = [float(row[2]) for row in lines]
+    np.testing.assert_allclose(answers["probabilities"][is_word], expected, atol=2e-6)
+    assert not answers["labels"][~is_word].any() and not answers["probabilities"][~is_word].any()
+
+
+def test_entities_in_the_graph_are_those_of_python(tagger):
+    """Any sequence of tags, those that no scheme allows among them."""
+    rng = np.random.RandomState(0)
+    labels = tagger.served.task["labels"]
+    lengths = [0, 1, 9, 0, 0, 30, 1, 200, 0]
+    places = rng.randint(0, len(labels), sum(lengths)).astype(np.int32)
+    words = tf.RaggedTensor.from_row_lengths(tf.fill([sum(lengths)], "w"), lengths)
+    found = [part.to_list() for part in tagger._spans(words, tf.constant(places))]
+    begins = np.cumsum([0, *lengths])
+    for row, (begin, length) in enumerate(zip(begins, lengths)):
+        tags = [labels[place] for place in places[begin : begin + length]]
+        spans = [
+            (int(first - begin), int(last - begin) + 1, label.decode())
+            for first, last, label in zip(*(part[row] for part in found))
+        ]
+        assert spans == find_entities(tags)
+
+
+def test_numbers_and_texts_become_json():
+    """Of what is no number null: a model of NaN weights answers with JSON all the same."""
+    values = [0.1, 1.0, 1e-12, float("nan"), float("inf")]
+    read = [json.loads(value) for value in _json_numbers(tf.constant(values, tf.float32)).numpy()]
+    assert read[3:] == [None, None] and np.array_equal(np.float32(read[:3]), np.float32(values[:3]))
+    texts = [*map(chr, range(0x80)), 'a\\"b\\\\n', "\u2028é北\U0001f469", "\r\n", ""]
+    assert [json.loads(text) for text in _json_strings(tf.constant(texts)).numpy()] == texts
+
+
+def test_words_of_no_number_change_the_spans_of_their_row_alone(tagger, monkeypatch):
+    tag = tagger._tag
+
+    def with_a_bad_row(words):
+        found = tag(words)
+        is_bad = tf.equal(words.value_rowids(), 1)
+        probability = tf.where(is_bad, float("nan"), found["probability"])
+        return {**found, "probability": probability}
+
+    monkeypatch.setattr(tagger, "_tag", with_a_bad_row)
+    texts = [" ".join(WORDS[:n]) for n in (23, 31, 29)]
+    rows = [json.loads(row) for row in tagger.serving_default(tf.constant(texts))["spans"].numpy()]
+    assert all(rows)
+    for place, row in enumerate(rows):
+        assert {span["probability"] is None for span in row} == {place == 1}

@@ -16,7 +16,7 @@ import pytest
 
 from export.serving import client, rollout
 from tests.export.stand_in import QuietHandler, serving
-from tests.jobs import free_port
+from tests.jobs import free_port, wait_for
 
 SERVING = Path(client.__file__).parent
 PREDICT = "/v1/models/albert/labels/stable:predict"
@@ -64,16 +64,11 @@ def port(tmp_path_factory):
             config = config.replace(ours, theirs)
         (directory / "nginx.conf").write_text(config)
         command = [NGINX, "-p", str(directory), "-c", str(directory / "nginx.conf")]
-        with open(directory / "log", "w") as log:
-            # The workers must be able to write to the directory of the test.
-            owner = f"{directory.owner()} {directory.group()}"
-            options = ["-g", f"daemon off; user {owner};"]
-            process = subprocess.Popen([*command, *options], stderr=log)
-        deadline = time.monotonic() + 60
-        while socket.socket().connect_ex(("127.0.0.1", port)):
-            assert time.monotonic() < deadline, (directory / "log").read_text()
-            assert process.poll() is None, (directory / "log").read_text()
-            time.sleep(0.02)
+        # The workers must be able to write to the directory of the test.
+        command += ["-g", f"daemon off; user {directory.owner()} {directory.group()};"]
+        process = subprocess.Popen(command)
+        wait_for(lambda: not socket.socket().connect_ex(("127.0.0.1", port)), [process], timeout=60)
+        assert process.poll() is None
         yield port
         process.terminate()
         process.wait(30)

@@ -4,7 +4,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,9 @@ import pytest
 from albert_tf.storage.errors import UserError
 from export.serving import rollout
 from tests.export.stand_in import ModelServer, QuietHandler, serving
-from tests.jobs import finish, wait_for
+from tests.jobs import finish, run, start, wait_for
 
+ROLLOUT = "export.serving.rollout"
 SERVING = Path(rollout.__file__).parent
 SHIPPED = {"canary": 1, "stable": 1}
 
@@ -39,17 +39,8 @@ def replace(path, *change):
     path.with_name("beside").replace(path)
 
 
-def start(path, *flags):
-    command = [sys.executable, "-m", "export.serving.rollout", f"--config={path}", *flags]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def to_canary(server):
-    return f"--server={server.url}", "--version=2", "--label=canary"
-
-
-def call(path, *flags, returncode=0):
-    return "".join(finish(start(path, *flags), returncode))
+def to_canary(path, server):
+    return f"--config={path}", f"--server={server.url}", "--version=2", "--label=canary"
 
 
 def move(path, server, label=None, version=None, timeout=60.0):
@@ -151,20 +142,19 @@ def test_a_change_by_another_program_is_left_alone(path):
 
 
 def test_a_killed_program_resumes(path):
-    """Killed while the version is loading, and while the label is to answer."""
     with ModelServer(path, [1, 2]).running() as server:
         server.load_polls = 10**9
         for until, labels in (
             (lambda: server.states.get(2) == ("LOADING", "OK"), SHIPPED),
             (lambda: "value: 2" in path.read_text(), {"canary": 2, "stable": 1}),
         ):
-            process = start(path, *to_canary(server))
+            process = start(ROLLOUT, *to_canary(path, server))
             wait_for(until, [process])
             process.kill()
             finish(process, -signal.SIGKILL)
             assert read(path) == (labels, [1, 2])
             server.load_polls = 1
-        assert call(path, *to_canary(server)).endswith("canary is version 2\n")
+        assert run(ROLLOUT, *to_canary(path, server))[0].endswith("canary is version 2\n")
         assert server.labels == {"canary": 2, "stable": 1}
 
 
@@ -172,7 +162,7 @@ def test_a_killed_program_resumes(path):
 def test_a_version_is_taken_out_after_ctrl_c(path, number):
     with ModelServer(path, [1, 2]).running() as server:
         server.load_polls = 10**9
-        process = start(path, *to_canary(server))
+        process = start(ROLLOUT, *to_canary(path, server))
         assert "version 2 is" in process.stdout.readline()
         process.send_signal(number)
         finish(process, 128 + number)
@@ -184,14 +174,13 @@ def test_a_rollback_needs_no_server(path):
     with ModelServer(path, [1, 2]).running() as server:
         move(path, server, "canary", 2)
         move(path, server, "stable")
-    gone = f"--server={server.url}"
-    assert "expected a running server" in call(path, "--label=stable", gone, returncode=2)
-    printed = call(path, "--rollback", gone)
+    back = (ROLLOUT, f"--config={path}", "--rollback")
+    printed, _ = run(*back, f"--server={server.url}")
     assert "version 2 has no label" in printed and "nothing was confirmed" in printed
     labels = {"canary": 1, "stable": 1, "previous": 1}
     assert read(path) == (labels, [1])
     with ModelServer(path, [1, 2], broken=[2]).running() as server:
-        assert "confirmed" not in call(path, "--rollback", f"--server={server.url}")
+        assert "confirmed" not in run(*back, f"--server={server.url}")[0]
         assert server.labels == labels
 
 
@@ -249,7 +238,8 @@ def test_commands_that_are_refused(path):
         (["--version=9223372036854775808", "--label=canary"], "flag --version=9223372036854775808"),
         (["--label=canary", "--version=2", "--server=http://127.0.0.1:1"], "a running server"),
     ):
-        assert message in call(path, *flags, returncode=2) and read(path) == (SHIPPED, [1])
+        assert message in run(ROLLOUT, f"--config={path}", *flags, exit_code=2)[1]
+        assert read(path) == (SHIPPED, [1])
     with pytest.raises(ValueError, match="needs --version"):
         rollout.labels_to_move({"stable": 1}, "stable")
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from export.kinds import MODULES, PRETRAINING
+from export.kinds import MODULES
 from export.warmup import WARMUP_FILE, write_warmup_requests
 from tests.export.conftest import MAX_SEQ_LENGTH
 
@@ -19,8 +19,6 @@ def read_requests(saved_model):
 
 def test_an_export_answers_its_warmup_requests(exported, loaded, tokenizer):
     requests = read_requests(exported)
-    asked = {request.model_spec.signature_name for request in requests}
-    assert asked == {n for n, s in MODULES[PRETRAINING].table.items() if s.inputs}
     for request in requests:
         inputs = {n: tf.constant(tf.make_ndarray(proto)) for n, proto in request.inputs.items()}
         answers = loaded.signatures[request.model_spec.signature_name](**inputs)

@@ -100,7 +100,6 @@ def read_reference(golden: Path, name: str) -> Case:
 
 
 def write_fixture(case: Case, path: Path) -> None:
-    """Writes a case with summaries of outputs and gradients."""
     results = {
         **{f"outputs/{key}": summary(array) for key, array in case.outputs.items()},
         **{f"gradients/{key}": summary(array) for key, array in case.gradients.items()},
@@ -134,17 +133,15 @@ def read_fixture(name: str) -> Case:
 
 
 def read_run(golden: Path, run: str) -> tuple[dict, dict[int, dict[str, np.ndarray]]]:
-    """Reads a run of an optimizer from the reference's files.
+    """Returns the reference's description of a run of an optimizer, and its arrays.
 
-    Returns:
-      The reference's description of the run: optimizer, learning rates, clipping, losses.
-      {step: {TF1 name: whole array}}; names of slots end in /adam_m or /adam_v.
+    These are {step: {TF1 name: whole array}}; names of slots end in /adam_m or /adam_v.
     """
-    directory = golden / "tiny_gelu"
     if RUNS[run] == "tiny_gelu":
-        described = json.loads((directory / f"{run}_losses.json").read_text())
-        path = f"{directory}/{run}_after_step{{}}.npz"
-        return described, {step: _under(np.load(path.format(step))) for step in (1, 2, 3, 8)}
+        path = golden / "tiny_gelu" / run
+        described = json.loads(Path(f"{path}_losses.json").read_text())
+        saved = (1, 2, 3, 8)
+        return described, {step: _under(np.load(f"{path}_after_step{step}.npz")) for step in saved}
     described = json.loads((golden / "google_tf1/lamb.json").read_text())[run]
     arrays = np.load(golden / "google_tf1/lamb.npz")
     steps = range(1, described["steps"] + 1)
@@ -152,7 +149,6 @@ def read_run(golden: Path, run: str) -> tuple[dict, dict[int, dict[str, np.ndarr
 
 
 def write_steps(golden: Path) -> None:
-    """Writes descriptions of all runs and summaries of their arrays."""
     contents, descriptions = {}, {}
     for run in RUNS:
         described, found = read_run(golden, run)
@@ -177,19 +173,15 @@ def read_run_fixture(run: str) -> tuple[dict, dict[int, dict[str, np.ndarray]]]:
 
 
 def read_learning_rates(golden: Path) -> list[dict]:
-    """Reads those schedules, with pairs of step and rate, that this project implements too.
-
-    It has no start_warmup_step, with which the reference's rate is negative.
-    """
+    """Reads the schedules, with pairs of step and rate, that this project implements too."""
     cases = json.loads((golden / "lr_schedule.json").read_text())
+    # With start_warmup_step the reference's rate is negative.
     return [case for case in cases if case["start_warmup_step"] == 0]
 
 
 def main(golden: Path) -> None:
-    """Writes all fixtures."""
     for name in CASES:
-        case = read_reference(golden, name)
-        write_fixture(case, DIRECTORY / f"{name}.npz")
+        write_fixture(read_reference(golden, name), DIRECTORY / f"{name}.npz")
     write_steps(golden)
     LEARNING_RATES.write_text(json.dumps(read_learning_rates(golden)) + "\n")
 

@@ -7,25 +7,20 @@ import pytest
 
 import albert_tf
 from albert_tf.checkpoints import model_directory, name_map
-from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert
 from tests import sentences
 from tests.albert_tf.checkpoints.test_name_map import change_google, without
-from tests.builders import tiny_config
+from tests.builders import write_pretrained
 from tests.jobs import run
 
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory, tiny_vocabulary):
     """A model directory with weights and a vocabulary for cased text."""
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary), do_lower_case=False)
-    directory = str(tmp_path_factory.mktemp("model") / "model")
-    model = AlbertForPreTraining(tiny_config(vocab_size=tokenizer.vocab_size, num_hidden_layers=3))
-    model.create_variables()
-    model_directory.save_for_pretraining(model, directory)
-    tokenizer.save(directory)
-    return directory
+    directory = tmp_path_factory.mktemp("model") / "model"
+    write_pretrained(directory, tiny_vocabulary, do_lower_case=False)
+    return str(directory)
 
 
 def assert_same_model(path, model_dir):
@@ -41,13 +36,12 @@ def assert_same_model(path, model_dir):
 
 
 @pytest.mark.parametrize("output_format", ["albert_tf", "huggingface", "google"])
-def test_there_and_back(output_format, model_dir, tmp_path, capsys):
+def test_there_and_back(output_format, model_dir, tmp_path):
     there, back = str(tmp_path / "there"), str(tmp_path / "back")
     convert(input_path=model_dir, output_dir=there + "/", output_format=output_format)
     convert(input_path=there, output_dir=back)
     assert_same_model(back, model_dir)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back", "there"]
-    assert f"wrote        {back} (albert_tf)" in capsys.readouterr().out
 
 
 def test_the_best_weights_and_one_checkpoint(model_dir, tmp_path):
@@ -70,7 +64,7 @@ def test_a_pretrained_model_for_huggingface_has_a_card_and_settings(model_dir, t
     assert "pipeline_tag: fill-mask" in card and "# ALBERT: pre-trained" in card
     assert "| learning_rate | 0.003 |\n| seed | 5 |\n" in card and "mixed" not in card
     kept = {"do_lower_case": False, "remove_space": True, "keep_accents": False}
-    settings = {"tokenizer_class": "AlbertTokenizer", **kept, "model_max_length": 67}
+    settings = {"tokenizer_class": "AlbertTokenizer", **kept, "model_max_length": 64}
     assert json.loads((tmp_path / "hf/tokenizer_config.json").read_text()) == settings
 
 
@@ -116,8 +110,6 @@ def test_failure_leaves_nothing(model_dir, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r".*mine' exists already"):
         convert(input_path=model_dir, output_dir=str(tmp_path / "mine"))
     assert not list((tmp_path / "mine").iterdir())
-    with pytest.raises(ValueError, match=r".*nothing' is no model: expected"):
-        convert(input_path=str(tmp_path / "nothing"), output_dir=str(tmp_path / "out"))
     paths = [f"--input={tmp_path}/mine", f"--output_dir={tmp_path}/out"]
     _, err = run("pipelines.convert_checkpoint", *paths, exit_code=2)
     assert err.splitlines()[-1].startswith(f"error: '{tmp_path}/mine' is no model")

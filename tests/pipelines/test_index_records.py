@@ -44,13 +44,11 @@ def static_example(number=0, **changes) -> bytes:
 
 @pytest.fixture
 def files(tmp_path) -> Path:
-    """Files of 7, 300 and 4 examples."""
     directory = tmp_path / "ref"
     directory.mkdir()
     for name, count in (("a", 7), ("b", 300), ("c", 4)):
-        write_records(
-            str(directory / f"{name}.tfrecord"), [static_example(n % 90) for n in range(count)]
-        )
+        examples = [static_example(n % 90) for n in range(count)]
+        write_records(str(directory / f"{name}.tfrecord"), examples)
     return directory
 
 
@@ -129,10 +127,8 @@ def test_training_sees_every_example_once_an_epoch(index, files, tokenizer, tmp_
     ],
 )
 def test_a_broken_record_is_one_line(index, tmp_path, changes, message):
-    path = tmp_path / "bad.tfrecord"
-    write_records(
-        str(path), [*[static_example()] * 263, static_example(**changes), *[static_example()] * 9]
-    )
+    path, good = tmp_path / "bad.tfrecord", [static_example()]
+    write_records(str(path), [*good * 263, static_example(**changes), *good * 9])
     with raises_one_line(f"^{path}: record 264: .*{message}"):
         index(path)
     assert not (tmp_path / "indexed" / "manifest.json").exists()
@@ -143,7 +139,6 @@ def test_a_damaged_file_is_one_line(index, files, tmp_path):
         (lambda data: data[:-3], "record 7: cut or damaged"),
         (lambda data: data[:100] + b"!" + data[101:], "record 1: cut or damaged"),
         (gzip.compress, "record 1: cut or damaged, or no uncompressed TFRecord"),
-        (lambda data: b"no records at all", "record 1: cut or damaged"),
         (lambda data: b"", "holds no record|no record in any of 1 files"),
     )
     for number, (damage, message) in enumerate(faults):

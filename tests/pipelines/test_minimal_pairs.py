@@ -70,9 +70,6 @@ def test_a_tie_is_one_half_and_groups_count_alike():
     found = minimal_pairs.figures(pairs, right, known)
     assert found["groups"]["a"]["model_on_known"] == found["mean"]["model_on_known"] == 1
     assert found["groups"]["b"]["known_pairs"] == 0 and "model_on_known" not in found["groups"]["b"]
-    *_, of_b, mean = minimal_pairs.report(found).splitlines()
-    assert of_b.endswith("of 2 pairs, words alone 100.0 %, 0 pairs of known words")
-    assert mean.endswith("1 pairs of known words: 100.0 %")
     alone = minimal_pairs.figures(pairs[:2], {"model": np.ones(2)})
     assert minimal_pairs.report(alone).count("100.0 %") == 1
     assert "model_on_known" not in minimal_pairs.figures(pairs, right, known & False)["mean"]
@@ -82,12 +79,9 @@ def test_a_tie_is_one_half_and_groups_count_alike():
 def test_the_program(pretrained, tmp_path):
     model, tokenizer = albert_tf.from_pretrained(pretrained)
     (tmp_path / "corpus.txt").write_text("The river is old; cats sleep.\n")
-    flags = [
-        f"--checkpoint={pretrained}",
-        f"--input_file={write_json_lines(tmp_path / 'a.jsonl', ROWS)}",
-        f"--corpus={tmp_path}/corpus.txt",
-        f"--output={tmp_path}/out",
-    ]
+    table = write_json_lines(tmp_path / "a.jsonl", ROWS)
+    flags = [f"--checkpoint={pretrained}", f"--input_file={table}", f"--output={tmp_path}/out"]
+    flags.append(f"--corpus={tmp_path}/corpus.txt")
     out, _ = run("pipelines.minimal_pairs", *flags)
     assert "3 pairs of 2 groups" in out and "mean of the groups" in out
     assert out.count("words alone") == 3 and out.count("1 pairs of known words") == 2

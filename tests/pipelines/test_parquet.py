@@ -3,6 +3,7 @@
 import datetime
 import decimal
 import json
+import random
 import tracemalloc
 from collections import Counter
 
@@ -10,16 +11,17 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from albert_tf.storage.parquet import written
 from pipelines import create_pretraining_data as job
 from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.text_files import expansion, read_lines
 from pipelines.tasks.classification import ClassificationTask
-from pipelines.tasks.multiple_choice import MultipleChoiceTask
 from pipelines.tasks.reading.token_files import FIELDS, iterate_examples
 from pipelines.train_vocab import VocabularySettings, train_vocab
 from tests.builders import raises_one_line
 from tests.conftest import make_text
 from tests.jobs import run_code
+from tests.pipelines.data.small_records import create_records
 from tests.pipelines.test_predict import predict, rows_of, write_csv
 
 TEXTS = ["Fine.", 'a,\n"b"', "Ünïcode 北京", ""]
@@ -61,28 +63,15 @@ def test_types_of_columns(tmp_path):
     path = write(tmp_path / "tags.parquet", columns)
     found = [(e.words, e.tags) for e in iterate_examples(str(path), FIELDS, 0, True)]
     assert found == [(("Ada", "met"), ("B-per", "O")), (("Bob",), ("B-per",))]
-    columns = {"text": ["t"] * 2, "options": [["a", "b"]] * 2, "label": [0, 1]}
-    path = write(tmp_path / "choice.parquet", columns)
-    columns = {"context": "text", "options": "options", "label": "label"}
-    task = MultipleChoiceTask("own", {"train": str(path)}, columns, 8)
-    assert [e.label for e in task.read("train")] == [0, 1]
 
 
 FAULTS = {
     "no such column": ({"body": ["a"]}, r"t\.parquet:1: no field 'text'; .* 'label', 'body'; see"),
     "null": ({"text": ["a", None]}, r"t\.parquet:2: 'text' is null, expected text$"),
-    "numbers": ({"text": [1, 2]}, r"t\.parquet:1: 'text' is 1, expected text$"),
-    "lists": ({"text": [["a"], ["b"]]}, r"t\.parquet:1: 'text' is \[\"a\"\], expected text$"),
     "bytes": ({"text": [b"a", b"b"]}, r":1: 'text' is {\"bytes\": \"b'a'\"}, expected text$"),
-    "no label": ({"text": ["a", "b"], "label": ["x", None]}, r":2: 'label' is null, expected a l"),
-    "a float as label": ({"text": ["a"], "label": [1.0]}, r":1: 'label' is 1\.0, expected a label"),
-    "no rows": ({"text": pyarrow.array([], pyarrow.string())}, r"t\.parquet: no rows; expected"),
+    "no rows": ({"text": []}, r"t\.parquet: no rows; expected"),
     "bytes that are no text": (
-        {
-            "text": pyarrow.array([b"\xff"])
-            .view(pyarrow.binary())
-            .cast(pyarrow.string(), safe=False)
-        },
+        {"text": pyarrow.array([b"\xff"]).cast(pyarrow.string(), safe=False)},
         r"t\.parquet: not a whole Parquet file \(.*utf-8.*\)",
     ),
 }
@@ -91,31 +80,20 @@ FAULTS = {
 @pytest.mark.parametrize("case", FAULTS)
 def test_faults_of_columns(tmp_path, case):
     columns, message = FAULTS[case]
-    rows = len(next(iter(columns.values())))
-    columns = (
-        {"label": ["x", "y"][:rows], **columns} if rows else {**columns, "label": columns["text"]}
-    )
-    path = write(tmp_path / "t.parquet", columns)
+    labels = ["x"] * len(next(iter(columns.values())))
+    path = write(tmp_path / "t.parquet", {"label": labels, **columns})
     with raises_one_line(message):
         ClassificationTask("own", {"train": str(path)}, labels=["x", "y"]).read("train")
 
 
 def test_damaged_files(tmp_path):
-    path = write(
-        tmp_path / "t.parquet", {"text": ["some text"] * 999, "label": ["x", "y", "z"] * 333}
-    )
-    whole, no_parquet = (
-        path.read_bytes(),
-        r"t\.parquet: not a whole Parquet file \(.*fetch it again",
-    )
-    for content in (
-        whole[: len(whole) // 2],
-        b"",
-        b"text,label\na,b\n",
-        whole[:4] + b"x" * 99 + whole[103:],
-    ):
+    columns = {"text": ["some text"] * 999, "label": ["x", "y", "z"] * 333}
+    path = write(tmp_path / "t.parquet", columns)
+    whole = path.read_bytes()
+    cut, changed = whole[: len(whole) // 2], whole[:4] + b"x" * 99 + whole[103:]
+    for content in (cut, b"", b"text,label\na,b\n", changed):
         path.write_bytes(content)
-        with raises_one_line(no_parquet):
+        with raises_one_line(r"t\.parquet: not a whole Parquet file \(.*fetch it again"):
             list(read_lines(str(path)))
     table = pyarrow.table([pyarrow.array(["a"])] * 2, names=["text", "text"])
     parquet.write_table(table, path)
@@ -131,34 +109,22 @@ def test_predict_reads_and_writes(tuned, tmp_path):
     given = write(tmp_path / "in.parquet", columns)
     summary = predict(tuned / "seed_2", given, tmp_path / "out.parquet")
     assert summary["rows"] == 11 and "accuracy" in summary["metrics"]
-    assert parquet.read_table(tmp_path / "out.parquet").to_pylist() == rows_of(
-        tmp_path / "of_csv.jsonl"
-    )
+    found = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    assert found == rows_of(tmp_path / "of_csv.jsonl")
     again = predict(tuned / "seed_2", given, tmp_path / "out.parquet")
     assert again == summary, "a finished call does nothing"
 
 
 def test_written_columns_may_be_null_or_empty_at_first(tmp_path):
-    from albert_tf.storage.parquet import written
-
-    parts = [
-        [
-            {"id": "0", "score": None, "spans": []},
-            {"id": "1", "score": None, "spans": [], "more": 1},
-        ],
-        [{"id": "2", "score": 0.5, "spans": [{"start": 0, "label": "per"}]}],
-    ]
+    nothing = {"score": None, "spans": []}
+    last = {"id": "2", "score": 0.5, "spans": [{"start": 0, "label": "per"}]}
+    parts = [[{"id": "0", **nothing}, {"id": "1", **nothing, "more": 1}], [last]]
     path = str(tmp_path / "out.parquet")
     readers = [lambda part=part: iter([dict(row) for row in part]) for part in parts]
     assert list(written(readers, path, path)) == sum(parts, [])
     empty = dict.fromkeys(("id", "score", "spans", "more"))
     assert parquet.read_table(path).to_pylist() == [{**empty, **row} for row in sum(parts, [])]
-
-
-def test_values_of_different_types_are_refused(tmp_path):
-    from albert_tf.storage.parquet import written
-
-    readers = [lambda value=value: iter([{"prediction": value}]) for value in ("a", [{"b": 1}])]
+    readers.append(lambda: iter([{"id": "3", "spans": "a text"}]))
     with raises_one_line(r"out\.parquet: the rows have values of different types .*\.jsonl"):
         list(written(readers, str(tmp_path / "part"), "out.parquet"))
 
@@ -205,28 +171,16 @@ def test_records_and_vocabulary_are_those_of_json_lines(
     for name in ("c.jsonl", "c.parquet"):
         prefix = corpus / f"{name}-vocabulary"
         train_vocab([str(corpus / name)], str(prefix), VocabularySettings(83), TextFormat("jsonl"))
-        settings = job.Settings(
-            input_file=str(corpus / name),
-            spm_model_file=str(tiny_vocabulary),
-            output_dir=str(corpus / f"{name}-records"),
-            do_lower_case=True,
-            text_format=TextFormat("jsonl"),
-            max_seq_length=64,
-        )
-        manifest = job.create_pretraining_data(settings, job.beam_job.Workers())
-        made[name] = (
-            manifest.documents,
-            manifest.pieces,
-            (prefix.with_name(prefix.name + ".vocab")).read_text(),
-        )
+        options = {"vocabulary": tiny_vocabulary, "text_format": TextFormat("jsonl")}
+        manifest = create_records(corpus / name, corpus / f"{name}-records", **options)
+        pieces = prefix.with_name(f"{prefix.name}.vocab").read_text()
+        made[name] = manifest.documents, manifest.pieces, pieces
     assert made["c.jsonl"] == made["c.parquet"]
     assert "1 compressed files, such as" in capsys.readouterr().out
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path):
     """One row group of 30 MB of text that does not compress."""
-    import random
-
     rng = random.Random(0)
     texts = [rng.randbytes(1500).hex() for _ in range(10_000)]
     path = write(tmp_path / "big.parquet", {"text": texts})

@@ -16,12 +16,7 @@ from pipelines.tasks.running import prediction_file
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.task import create_model
 from pipelines.tasks.token_classification import TokenClassificationTask
-from tests.builders import (
-    tiny_config,
-    with_random_weights,
-    write_json_lines,
-    write_task_model,
-)
+from tests.builders import tiny_config, with_random_weights, write_json_lines, write_task_model
 from tests.conftest import WORDS
 from tests.pipelines.test_predict import predict, rows_of
 
@@ -216,14 +211,7 @@ def test_lists_are_json_in_tables_and_faults_are_said_before_the_work(tagger, tm
     assert header == "id,words,label,prediction,probabilities,unknown_share" and '"[""' in row
     with pytest.raises(ValueError, match="--label_column=: models that tag words read known tags"):
         tags(tagger, columns, tmp_path / "other.csv", columns={"label": ""})
-    for content, message in (
-        ('{"text": "a"}\n{"text": ["b"]}\n', "raw texts and lists of words in one file"),
-        (
-            '{"text": ["a"], "label": ["B-c"]}\n',
-            "unknown label 'B-c' in 'label'; the labels are 'O', 'B-a'",
-        ),
-    ):
-        path.write_text(content)
-        with pytest.raises(ValueError, match=message):
-            tags(tagger, path, tmp_path / "refused.jsonl")
-        assert not list(tmp_path.glob("refused*"))
+    path.write_text('{"text": "a"}\n{"text": ["b"]}\n')
+    with pytest.raises(ValueError, match="raw texts and lists of words in one file"):
+        tags(tagger, path, tmp_path / "refused.jsonl")
+    assert not list(tmp_path.glob("refused*"))

@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from albert_tf.config import SHARING_MODES, AlbertConfig
-from albert_tf.models import AlbertForPreTraining
+from albert_tf.config import AlbertConfig
 from pipelines import reproduce
 from pipelines.training.depth_schedule import parse_depths
-from tests.builders import tiny_config
 from tests.jobs import PROJECT, run_code
 
 RECIPES = PROJECT / "pipelines/recipes/finetune"
@@ -101,9 +99,6 @@ def test_the_parts_of_the_order_recipe_follow_one_another():
     assert differing - {"flagfile"} == {"record_weights", "num_train_steps", "num_warmup_steps"}
 
 
-TABLES = ("overall", "embedding", "sharing", "sentence_objective", "same_time")
-
-
 @pytest.fixture(autouse=True)
 def in_the_project(monkeypatch):
     """Recipes name each other by paths from here."""
@@ -121,17 +116,6 @@ def test_counts_of_the_released_models():
         assert [counts["encoder + pooler"], counts["with heads"]] == expected
         pooler = AlbertConfig.named(name).hidden_size
         assert counts["encoder + pooler"] - counts["encoder"] == pooler * (pooler + 1)
-
-
-@pytest.mark.parametrize("sharing", SHARING_MODES)
-def test_symbolic_counts_are_those_of_a_model_with_weights(sharing):
-    config = tiny_config(parameter_sharing=sharing)
-    model = AlbertForPreTraining(config)
-    model.create_variables()
-    symbolic = reproduce.symbolic_model(config)
-    assert [v.shape for v in symbolic.variables] == [v.shape for v in model.variables]
-    counts = reproduce.count_parameters(symbolic)
-    assert counts["with heads"] == sum(variable.numpy().size for variable in model.variables)
 
 
 @pytest.mark.slow
@@ -152,8 +136,7 @@ def test_every_published_count_is_ours_or_has_its_reason():
 
 def megabytes_of(work):
     """Returns the peak of a process before and after work on the config of 0.9 GB of weights."""
-    code = """
-import sys
+    code = f"""
 import tensorflow as tf
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
@@ -161,10 +144,10 @@ from pipelines import reproduce
 from tests.benchmarks.measuring import peak_megabytes
 tf.zeros([])
 before, config = peak_megabytes(), AlbertConfig.named("albert_xxlarge")
-exec(sys.argv[1])
+{work}
 print(before, peak_megabytes())
 """
-    return map(int, run_code(code, work)[0].split()[-2:])
+    return map(int, run_code(code)[0].split()[-2:])
 
 
 def test_counting_needs_no_memory_for_weights():
@@ -184,7 +167,7 @@ def test_recipes_are_flags_of_pretrain():
     """What pretrain reads from each flagfile is what the tables are computed from."""
     flags_of_recipe, used = flags_of("pretrain", PROJECT / "pipelines/recipes/paper"), {"common"}
     base = AlbertConfig.named("albert_base_v1")
-    for name in TABLES:
+    for name in ("overall", "embedding", "sharing", "sentence_objective", "same_time"):
         table = reproduce.read_table(name)
         for row in table.rows:
             used.add(row.recipe)
@@ -215,8 +198,7 @@ def test_a_count_that_is_neither_needs_a_reason():
 
 def test_a_table_lists_recipe_cost_and_figures():
     table = reproduce.read_table("sentence_objective")
-    header, *rows = reproduce.list_rows(table, flops_per_second=1e15).splitlines()[1:5]
-    assert header.split()[:6] == ["recipe", "steps", "batch", "FLOPs", "days", "MLM"]
+    _, *rows = reproduce.list_rows(table, flops_per_second=1e15).splitlines()[1:5]
     assert [row.split()[0] for row in rows] == ["none", "nsp", "sop"]
     _, recipe, steps, batch, flops, days, *figures = rows[0].split()
     assert (steps, batch) == ("125,000", "4,096")

@@ -1,13 +1,9 @@
-"""What may happen to the record job: killed workers and jobs, a full disk, two jobs at once.
-
-The records are those of an undisturbed job, byte for byte, and nothing is done twice.
-"""
+"""A full disk and killed processes: the records are those of an undisturbed job, byte for byte."""
 
 import contextlib
 import errno
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -112,7 +108,6 @@ def test_a_full_disk_is_one_line_and_loses_nothing(corpus, tiny_vocabulary, undi
 
 def test_where_not_even_the_error_fits(tmp_path, monkeypatch, in_this_process):
     """An empty file does."""
-
     full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr(unit_job.files, "write_atomically", full)
     with pytest.raises(UserError, match=r"no space left in .*: make room"):
@@ -130,20 +125,6 @@ def test_what_dying_workers_begin_is_tidied_up(tmp_path):
 
     unit_job.run_units("late", touch, units, str(tmp_path), Workers(num_workers=1))
     assert contents(tmp_path) == dict.fromkeys(("units/a.json", "units/b.json"), b"done")
-
-
-@pytest.mark.slow
-def test_errors_in_processes_come_out_as_one_line(corpus, tiny_vocabulary, tmp_path):
-    bad, output = tmp_path / "bad", tmp_path / "records"
-    shutil.copytree(corpus, bad)
-    content = (bad / "b.txt").read_bytes() + b"\n\xe9\n"
-    (bad / "b.txt").write_bytes(content)
-    line = content.count(b"\n")
-    _, error = finish(start(bad, tiny_vocabulary, output, "--num_workers=2"), 2)
-    last = error.splitlines()[-1]
-    assert last.startswith(f"error: {bad / 'b.txt'}:{line}: byte 0xE9 is not UTF-8"), error
-    assert "Traceback" not in error
-    assert not (output / "manifest.json").exists()
 
 
 @pytest.mark.slow

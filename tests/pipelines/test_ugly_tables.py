@@ -6,7 +6,7 @@ import re
 import pytest
 
 from pipelines.tasks.classification import ClassificationTask
-from pipelines.tasks.reading.tables import column_names, read_table
+from pipelines.tasks.reading.tables import read_table
 from tests.builders import raises_one_line
 from tests.pipelines.data.test_corpus import COMPRESS
 
@@ -16,7 +16,7 @@ AS_TWO = [("fine", "pos"), ("bad", "neg")]
 TSV = "text\tlabel\nfine\tpos\nbad\tneg\n"
 OBJECTS = [{"text": "fine", "label": "pos"}, {"text": "bad", "label": "neg"}]
 LINES = "".join(json.dumps(record) + "\n" for record in OBJECTS)
-BIG = "word " * 40_000
+BIG = "word " * 320_000
 
 
 def task_of(directory, name, content, split="train", **arguments):
@@ -36,18 +36,9 @@ def first(cell, text, name="t.csv"):
     return name, rows, [(text, "pos"), ("bad", "neg")]
 
 
-def array(text):
-    """A JSON array whose first object has this text, and what is read of it."""
-    records = [{"text": text, "label": "pos"}, *OBJECTS]
-    return "t.json", json.dumps(records), [(text, "pos"), *AS_TWO]
-
-
-LONG = BIG * 8
 # id: name of the file, content, what is read of it.
 READ = {
-    "json lines": ("t.json", LINES, AS_TWO),
-    "json array over lines": ("t.json", json.dumps(OBJECTS, indent=2), AS_TWO),
-    "json array after blank lines": ("t.json", "\n \n" + json.dumps(OBJECTS) + "\n\n", AS_TWO),
+    "json array over lines": ("t.json", "\n \n" + json.dumps(OBJECTS, indent=2) + "\n\n", AS_TWO),
     "json array with a mark": ("t.json", "\ufeff" + json.dumps(OBJECTS), AS_TWO),
     "byte order mark and quotes": ("t.csv", '\ufeff"text","label"\nfine,pos\nbad,neg\n', AS_TWO),
     "mixed line ends": ("t.csv", "text,label\r\nfine,pos\nbad,neg\r", AS_TWO),
@@ -63,36 +54,23 @@ READ = {
     "line separators of Unicode": first("a\u2028b\x85c\x0bd\x0ce", "a\u2028b\x85c\x0bd\x0ce"),
     "a mark in the middle": first("\ufefffine", "\ufefffine"),
     "a huge cell": first(f'"{BIG}"', BIG),
-    "a huge cell without quotes": first(LONG, LONG, "t.tsv"),
-    "a huge value in an array": array(BIG * 30),
-    "brackets and braces in strings": array('}],[{"'),
+    "a huge cell without quotes": first(BIG, BIG, "t.tsv"),
+    "a huge value": ("t.json", json.dumps(OBJECTS).replace("fine", BIG), [(BIG, "pos"), AS_TWO[1]]),
     "None as a label": ("t.csv", "text,label\na,None\nb,NA\n", [("a", "None"), ("b", "NA")]),
-    "semicolons": ("t.csv", TWO.replace(",", ";"), AS_TWO),
     "semicolons, a comma in a name": ("t.csv", '"a, b";text;label\n1;fine;pos\n2;bad;neg', AS_TWO),
     "commas, a semicolon in quotes": ("t.csv", '"a; b",text,label\n1,fine,pos\n2,bad,neg', AS_TWO),
     "commas, a semicolon in a name": ("t.csv", "a; b,text,label\n1,fine,pos\n2,bad,neg\n", AS_TWO),
-    "commas, semicolons in cells": first("a;b", "a;b"),
     "a line of separators": ("t.csv", "\ufeffsep=;\r\ntext;label\r\nfine;pos\r\nbad;neg", AS_TWO),
     "separators that are tabs": ("t.csv", '"sep=\t"\n' + TSV, AS_TWO),
     "a number and a line end in quotes": first('"pay 1,000 or 1,5\nnow"', "pay 1,000 or 1,5\nnow"),
-    "semicolons, a comma and a line end in quotes": (
-        "t.csv",
-        'text;label\n"fine, 1,5; b\nc";pos\nbad;neg\n',
-        [("fine, 1,5; b\nc", "pos"), ("bad", "neg")],
-    ),
+    "; in prose": ("t.csv", 'text;label\n"a; b\nc";pos\nbad;neg', [("a; b\nc", "pos"), AS_TWO[1]]),
     "separators that are commas": ("t.csv", "sep=,\ntext,label,a;b\nfine,pos,1\nbad,neg,2", AS_TWO),
-    "separators, commas in a name": ("t.csv", "sep=;\ntext;label;a,b\nfine;pos;\nbad;neg;", AS_TWO),
-    "escapes in json": (
-        "t.jsonl",
-        '{"text": "a\\u0000b\\u20ac\\ud800", "label": "pos"}\n' + LINES,
-        [("a\0b€\ufffd", "pos"), *AS_TWO],
-    ),
+    "escapes": ("t.json", LINES.replace("fine", r"\u0000\ud800"), [("\0\ufffd", "pos"), AS_TWO[1]]),
     "lines that begin with labels, in a column of texts": (
         "t.csv",
         'label,text\n1,"They paid\n1,000 or\n0,5 dollars"\n' + "0,a\n1,b\n" * 4,
         [("They paid\n1,000 or\n0,5 dollars", "1"), *[("a", "0"), ("b", "1")] * 4],
     ),
-    "one row of each label": ("t.csv", "label,text\npos,fine\nneg,bad", AS_TWO),
 }
 CONTENT = {"csv": TWO, "tsv": TSV, "txt": TSV, "jsonl": LINES, "json": json.dumps(OBJECTS)}
 NAMES = [f"t.{kind}{packed}" for kind in CONTENT for packed in ("", *COMPRESS)]
@@ -114,13 +92,6 @@ def test_labels_that_are_listed_may_differ_in_case_and_quotation_marks_be_charac
     content += "".join(f'"\t{label}\t{text}\r\n' for text, label in rows)
     task = task_of(tmp_path, "t.tsv", content, labels=["us", "US", "nan"], quoting="none")
     assert text_and_label(task.read("train")) == rows
-
-
-@pytest.mark.parametrize("names", ["text;label", "sep=;\ntext;label", "text,label"])
-def test_names_of_columns_between_semicolons(tmp_path, names):
-    (tmp_path / "t.csv").write_text(names + "\n")
-    for quoting in ("csv", "none"):
-        assert column_names(str(tmp_path / "t.csv"), quoting) == ["text", "label"]
 
 
 @pytest.mark.parametrize(("separator", "name"), [(",", "t.csv"), ("\t", "t.tsv")])
@@ -159,39 +130,18 @@ def test_cells_of_several_lines_are_read(tmp_path, case):
     assert texts[0].count("\n") == in_first and len(texts) == rows.count("\n") - in_first
 
 
-@pytest.mark.parametrize(("name", "mark"), [("t.csv", ","), ("t.tsv", "\t")])
-def test_a_row_of_white_space_has_too_few_cells(tmp_path, name, mark):
-    path = tmp_path / name
-    path.write_text(f"text{mark}label\na{mark}b\n{mark}\n ")
-    with raises_one_line(rf"{name}:4: 1 columns, expected 2"):
-        list(read_table(str(path), ["text", "label"]))
-
-
-TESTS = {
-    "no labels": ("text\na\n", [("a", None)]),
-    "labels": ("text,label\na,pos\n", [("a", "pos")]),
-    "a label misspelt": ("text,lable\na,pos\n", "no column 'label', but 'lable': rename it"),
-    "labels in the plural": ("text,labels\na,pos\n", "no column 'label', but 'labels'"),
-    "a label that is unknown": ("text,label\na,po\n", "unknown label 'po'"),
-    "no label in a row": ("text,label\na,\n", ":2: 'label' is .*; remove the row, or, if no row"),
-    "no rows": ("text\n", "no rows; expected at least one$"),
-}
-
-
-@pytest.mark.parametrize("case", TESTS)
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_files_that_may_be_without_answers(tmp_path, case, kind):
-    content, expected = TESTS[case]
-    if kind == "jsonl":
-        records = csv.DictReader(io.StringIO(content))
-        content = "".join(json.dumps(record) + "\n" for record in records)
-        expected = expected.replace(":2:", ":1:") if isinstance(expected, str) else expected
-    task = task_of(tmp_path, f"t.{kind}", content, "test", labels=["pos", "neg"])
-    if isinstance(expected, list):
-        assert text_and_label(task.read("test")) == expected
-        return
-    with raises_one_line(expected):
-        task.read("test")
+def test_files_that_may_be_without_answers(tmp_path):
+    for name, content, label in (
+        ("t.csv", "text\na\n", None),
+        ("t.csv", "text,label\na,pos\n", "pos"),
+        ("t.csv", "sep=;\ntext;label\na;pos\n", "pos"),
+        ("t.jsonl", '{"text": "a"}\n', None),
+        ("t.jsonl", '{"text": "a", "label": "pos"}\n', "pos"),
+    ):
+        task = task_of(tmp_path, name, content, "test", labels=["pos", "neg"])
+        assert text_and_label(task.read("test")) == [("a", label)]
+    with raises_one_line(":2: 'label' is .*; remove the row, or, if no row"):
+        task_of(tmp_path, "t.csv", "text,label\na,\n", "test", labels=["pos", "neg"]).read("test")
 
 
 QUOTED = r"expected cells quoted as spreadsheets .* pass --quoting=none"
@@ -199,12 +149,7 @@ SEMI = "sep=;\ntext;label\n"
 # id: content of t.csv, what the one line says.
 CSV = {
     "empty file": ("", r"t\.csv:1: empty; expected a line with the names"),
-    "a blank first line": ("\n" + TWO, r"t\.csv:1: empty; expected a line with the names"),
     "a quote that swallows rows": (SEMI + 'x;pos\n"a;pos\nb;neg\nc";neg\n', ":4: .*in line 6 only"),
-    "two files, semicolons": (
-        SEMI + "a;x\ntext;label\nc;y\n",
-        r":4 \(row 3\): the header of line 2 \(row 1\) again",
-    ),
     "two files with marks": ('\ufeff"text","label"\na,x\n' * 2, ":3: the header of line 1 again"),
     "a spreadsheet": (b"PK\x03\x04\x14\0\x06\0", r"t\.csv: .* \(\.xlsx\); .*CSV UTF-8"),
     "other headers": (ONE + "a,x\nText,Label \nc,y\n", ":3: the header of line 1 again"),
@@ -217,12 +162,7 @@ CSV = {
     "both labels have a place": (ONE + "a,x\n\nc,X\n", r"t\.csv:4, .*t\.csv:2: labels 'X' and 'x'"),
     "no header": ("fine,pos\nbad,neg\n", r":1: no column 'text'.*found 'fine', 'pos'"),
     "nothing but a header": (ONE, r"t\.csv: no rows; expected at least one$"),
-    "names with spaces": ("text, label\na,pos\n", r":1: no column 'label'.*' label'"),
     "a column twice": ("text,label,text\na,pos,b\n", r":1: several columns 'text'"),
-    "a cell too many, semicolons": (
-        SEMI + "a;pos\nb;c;neg\n",
-        r":4 \(row 3\): 3 columns, expected 2",
-    ),
     "tabs in csv": (TSV, r"columns seem to stand between tabs"),
     "a cell too few": (ONE + "a,pos\nb\n", r":3: 1 columns, expected 2: 'text', 'label'"),
     "too many after quoted lines": (ONE + '"a\nb",pos\nb,c,neg\n', r":4 \(row 3\): 3 columns, ex"),
@@ -231,19 +171,11 @@ CSV = {
     "utf-32": (TWO.encode("utf-32"), r"t\.csv"),
     "latin-1": (ONE.encode() + "caf\xe9,pos\n".encode("latin-1"), r":2: byte 0xE9 is not"),
     "a NUL in quotes": (ONE + '"a\n\0b",pos\n', r":3: .*a NUL character"),
-    "parquet named csv": (
-        b"PAR1\x15\x04",
-        r"t\.csv: this is a Parquet file; give .* ends in \.parquet",
-    ),
-    "one class": (
-        ONE + "a,pos\nb,pos\n",
-        r"the only label in 'label' is 'pos'; expected two labels",
-    ),
+    "parquet named csv": (b"PAR1\x15\x04", r"t\.csv: this is a Parquet file; .* ends in \.parquet"),
+    "one class": (ONE + "a,pos\nb,pos\n", "the only label in 'label' is 'pos'; expected two label"),
 }
 # Labels that differ in a way that no user means.
-ALIKE = [("1", "1.0"), ("01", "1"), ("+1", "1"), ("1", "1e0"), ("-0", "0"), ("1", "１"),
-         ("Pos", "pos"), ("very good", "verygood"), ("v  g", "v g"),
-         ("GROSS", "groß"), ('"1,5"', "1.5")]  # fmt: skip
+ALIKE = [("01", "1.0"), ("-0", "0"), ("1", "１"), ("a b", "ab"), ("SS", "ß"), ('"1,5"', "1.5")]
 for one, other in ALIKE:
     message = "labels '{}' and '{}' differ only".format(*(x.strip('"') for x in (one, other)))
     CSV[f"{one} and {other}"] = (f"{ONE}a,{one}\nb,{other}\nc,x\n", re.escape(message))
@@ -286,6 +218,7 @@ REFUSED = {
     "empty array": ("t.json", "[]", r"t\.json: no rows"),
     "semicolons in tsv": ("t.tsv", "text;label\na;pos\n", r"columns seem to stand between ';'"),
     "commas in tsv": ("t.tsv", TWO, r"columns seem to stand between commas"),
+    "a row of white space in tsv": ("t.tsv", "text\tlabel\na\tb\n ", ":3: 1 columns, expected 2"),
     "unquoted tsv": ("t.tsv", 'text\tlabel\nx\ta\n"y\tb\nz"\tc\n', f":3: .*line 4 only.*{QUOTED}"),
     "latin-1 in an array": ("t.json", b'[\n{"text": "\xe9"}]', r":2: byte 0xE9"),
     "an array of numbers": ("t.json", "[1, 2]", r":1: element 1 is no object"),
@@ -293,12 +226,8 @@ REFUSED = {
     "jsonl cut off": ("t.jsonl", LINES[:-5], r":2: not JSON"),
     "an array in jsonl": ("t.jsonl", json.dumps(OBJECTS), r":1: line 1 is no object"),
     "an array cut off": ("t.json", json.dumps(OBJECTS, indent=1)[:-9], r":8: not JSON"),
-    "an array that ends in a comma": ("t.json", '[{"text": "a", "label": 1},', r":1: not JSON"),
-    "an array without a comma": ("t.json", '[{"text": "a", "label": 1}\n{}]', r":2: not JSON"),
     "text after an array": ("t.json", json.dumps(OBJECTS) + "\n[]", ":2: .*column 1: Extra data"),
-    "an object over lines": ("t.json", json.dumps(OBJECTS[0], indent=1), r":1: not JSON"),
     "an object of lists": ("t.json", '{"text": ["a"], "label": ["b"]}', r":1: 'text' is \[\"a\"\]"),
-    "bad json in an array": ("t.json", f"[{ROW},\n{{]" + " " * 99, ":2: not JSON"),
     "a field too few there": ("t.json", f'[{ROW},\n{{"text": "a"}}]', ":2: .*'label'; .*'text'"),
     "true and True": ("t.jsonl", of_labels("true", '"true"'), "labels 'True' and 'true' differ"),
     "true and 1": ("t.jsonl", of_labels("1", "true", "2"), ":1, .*:2: .*'1' and 'True' .*truth"),
@@ -317,25 +246,18 @@ def test_refused_in_one_line(tmp_path, case):
 
 
 NUMBERS = {
-    "a number": ("2.5", 2.5),
-    "spaces around": (" 4 ", 4.0),
-    "a word": ("two", "expected a number$"),
-    "nothing": ("", "expected a number; remove the row"),
-    "nan": ("nan", "expected a number$"),
-    "infinity": ("inf", "expected a number$"),
-    "a comma in German": ('"1,5"', r"expected a number; .*decimal point"),
-    "an underscore": ("1_000", "expected a number$"),
-    "beyond float32": ("1e39", r":2: 'label' is .*1e39.*, expected a number up to 1e\+18"),
-    "beyond its square": ("-2e19", "the loss squares it in float32; give the numbers in another"),
+    "two": "expected a number$",
+    "": "expected a number; remove the row",
+    "nan": "expected a number$",
+    "inf": "expected a number$",
+    '"1,5"': "expected a number; .*decimal point",
+    "1_000": "expected a number$",
+    "1e39": r":2: 'label' is .*1e39.*, expected a number up to 1e\+18",
+    "-2e19": "the loss squares it in float32; give the numbers in another",
 }
 
 
-@pytest.mark.parametrize("case", NUMBERS)
-def test_numbers(tmp_path, case):
-    cell, expected = NUMBERS[case]
-    task = task_of(tmp_path, "t.csv", f"text,label\na,{cell}\n", is_regression=True)
-    if isinstance(expected, float):
-        assert text_and_label(task.read("train")) == [("a", expected)]
-        return
-    with raises_one_line(expected):
-        task.read("train")
+@pytest.mark.parametrize("cell", NUMBERS)
+def test_cells_that_are_no_numbers(tmp_path, cell):
+    with raises_one_line(NUMBERS[cell]):
+        task_of(tmp_path, "t.csv", f"{ONE}a,{cell}\n", is_regression=True).read("train")

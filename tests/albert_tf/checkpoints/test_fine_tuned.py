@@ -1,5 +1,3 @@
-"""Fine-tuned models go to Hugging Face and come back bit by bit, and answer there as here."""
-
 import dataclasses
 import json
 import shutil
@@ -20,15 +18,13 @@ from tests.builders import tiny_config, with_random_weights
 
 CONFIG = tiny_config(vocab_size=1, hidden_act="gelu")
 SPANS = {"doc_stride": 30, "max_query_length": 20, "max_answer_length": 7, "n_best_size": 20}
+SPANS.update(may_be_impossible=False, has_answerability_head=False, null_threshold=0.0)
 TASKS = {
     "classifier": {"labels": ["no", "maybe", "sí"], "has_pairs": True},
     "regressor": {"has_pairs": False},
     "multilabel": {"labels": ["no", "maybe", "sí"], "has_pairs": False},
     "token_classifier": {"labels": ["O", "B-per", "I-per", "B-loc", "I-loc"], "doc_stride": 30},
-    "question_answering": {
-        **dict.fromkeys(("may_be_impossible", "has_answerability_head"), False),
-        **{"null_threshold": 0.0, **SPANS},
-    },
+    "question_answering": SPANS,
     "multiple_choice": {"num_choices": 3, "max_qa_length": 19},
 }
 MULTILABEL = {"task": "multilabel", "has_pairs": False}
@@ -119,7 +115,6 @@ def written_by_others(directory, task, vocabulary):
     ],
 )
 def test_what_others_wrote(kind, labels, expected, tiny_vocabulary, tmp_path):
-    """Without our task.json: labels, kind and lengths come from their config."""
     task = {"kind": kind, "labels": list(labels)}
     theirs = written_by_others(tmp_path, {**task, "has_pairs": False}, tiny_vocabulary)
     convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "b"))
@@ -164,7 +159,6 @@ def test_choices_without_a_number(tiny_vocabulary, tmp_path):
 @pytest.mark.slow
 @pytest.mark.extras("torch", "transformers")
 def test_transformers_writes_the_same(task, tiny_vocabulary, tmp_path):
-    """tests/pipelines/test_huggingface_pipelines.py has their answers."""
     import transformers
 
     model = write_model(tmp_path / "a", task, tiny_vocabulary)

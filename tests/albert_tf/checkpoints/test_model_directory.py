@@ -1,5 +1,3 @@
-"""What a model directory tells of the training of its checkpoints."""
-
 import json
 
 import pytest

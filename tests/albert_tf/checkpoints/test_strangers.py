@@ -50,12 +50,15 @@ def torch_dir(tmp_path, trained):
 
 
 def test_torch_reads_from_a_version_on(torch_dir, trained, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ValueError, match=r"pytorch_model.bin: reading it needs PyTorch"):
+        huggingface.read(str(torch_dir))
     for version in ("2.2.0", "2.5.1+cu121", "2.9.1", "1.13.1"):
         fake_torch(monkeypatch, version)
         with pytest.raises(ValueError, match=r"can run code: pip install 'torch>=2.10', or save"):
             huggingface.read(str(torch_dir))
-    tensors = name_map.from_ours(name_map.arrays(trained), trained.config, "torch")
-    tensors = {name: tensor(array) for name, array in tensors.items()}
+    arrays = name_map.from_ours(name_map.arrays(trained), trained.config, "torch")
+    tensors = {name: tensor(array) for name, array in arrays.items()}
     for version in ("2.10.0", "2.15.0+cpu", "3.0.0a0+git12"):
         fake_torch(monkeypatch, version, tensors)
         assert huggingface.read(str(torch_dir)).config == trained.config
@@ -190,8 +193,6 @@ def hostile_export(tmp_path_factory, trained, tiny_vocabulary):
     config = dataclasses.replace(trained.config, vocab_size=tokenizer.vocab_size)
     model = albert_tf.AlbertForPreTraining(config)
     model.create_variables()
-    tokenizer.save(str(directory / "assets"))
-    config.write(str(directory / "assets" / "albert_config.json"))
 
     class Hostile(tf.train.Checkpoint):
         @tf.function(input_signature=[])
@@ -204,7 +205,8 @@ def hostile_export(tmp_path_factory, trained, tiny_vocabulary):
     module.variables = list(model.encoder.variables)
     path = directory / "1"
     tf.saved_model.save(module, str(path), {"tokenization_info": module.tokenization_info})
-    shutil.copytree(directory / "assets", path / "assets", dirs_exist_ok=True)
+    tokenizer.save(str(path / "assets"))
+    config.write(str(path / "assets/albert_config.json"))
     (path / "assets.extra").mkdir()
     (path / "assets.extra/export.json").write_text('{"do_lower_case": false}')
     return path, model

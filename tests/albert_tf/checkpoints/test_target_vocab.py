@@ -13,20 +13,17 @@ OLD = [*SPECIAL, "river", "runs", "north", "##ern", "x"]
 NEW = ["[PAD]", "runs", *SPECIAL[1:], "northern", "river", "漢"]
 
 
-def write_vocabulary(path, pieces):
-    path.write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    return str(path)
-
-
 def test_rows_of_the_new_vocabulary(tmp_path, capsys):
     config = tiny_config(vocab_size=len(OLD), num_hidden_layers=1)
     before = with_random_weights(AlbertForPreTraining(config))
+    for name, pieces in (("old", OLD), ("new", NEW)):
+        (tmp_path / f"{name}.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
     model_directory.save_for_pretraining(before, str(tmp_path / "old"))
-    AlbertTokenizer(write_vocabulary(tmp_path / "old.txt", OLD)).save(str(tmp_path / "old"))
+    AlbertTokenizer(str(tmp_path / "old.txt")).save(str(tmp_path / "old"))
     convert(
         input_path=str(tmp_path / "old"),
         output_dir=str(tmp_path / "new"),
-        target_vocab=write_vocabulary(tmp_path / "new.txt", NEW),
+        target_vocab=str(tmp_path / "new.txt"),
     )
     assert "7 of 9 pieces keep their embeddings" in capsys.readouterr().out
     model, model_dir = model_directory.load_for_pretraining(str(tmp_path / "new"))

@@ -17,13 +17,6 @@ CONFIG = tiny_config(hidden_size=24, num_hidden_layers=6, initializer_range=0.2)
 BATCH, SEQ_LEN = 5, 17
 
 
-@pytest.fixture(scope="module")
-def transformers():
-    import transformers
-
-    return transformers
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -37,8 +30,9 @@ def transformers():
     ],
     ids=str,
 )
-def test_transformers_loads_our_export(changes, transformers, tmp_path):
+def test_transformers_loads_our_export(changes, tmp_path):
     import torch
+    import transformers
 
     tf.keras.utils.set_random_seed(11)
     config = dataclasses.replace(CONFIG, **changes)
@@ -83,8 +77,9 @@ def test_transformers_loads_our_export(changes, transformers, tmp_path):
 
 
 @pytest.mark.parametrize("form", ["archive", "before archives", "parameters", "bfloat16"])
-def test_files_that_transformers_and_torch_wrote(form, transformers, tmp_path):
+def test_files_that_transformers_and_torch_wrote(form, tmp_path):
     import torch
+    import transformers
 
     values = huggingface.config_values(CONFIG)
     theirs = transformers.AlbertForPreTraining(transformers.AlbertConfig(**values))
@@ -102,9 +97,10 @@ def test_files_that_transformers_and_torch_wrote(form, transformers, tmp_path):
     np.testing.assert_equal(found, expected)
 
 
-def test_no_torch_file_runs_or_grows(transformers, tmp_path):
+def test_no_torch_file_runs_or_grows(tmp_path):
     """What torch's own writer makes of hostile objects, beside weights that are good."""
     import torch
+    import transformers
 
     class Calls:
         def __init__(self, *call):

@@ -115,11 +115,7 @@ def read_segments(paths) -> list[tuple[Segment, int]]:
     for record in tf.data.TFRecordDataset([str(path) for path in paths]):
         parsed = tf.io.parse_single_example(record, records.SEGMENT_FEATURES)
         values = {name: value.numpy().tolist() for name, value in parsed.items()}
-        segment = Segment(
-            values["input_ids"],
-            values["sentence_starts"],
-            *values["room_before"],
-            bool(*values["opens_document"]),
-        )
+        pieces, starts = values["input_ids"], values["sentence_starts"]
+        segment = Segment(pieces, starts, *values["room_before"], bool(*values["opens_document"]))
         found.append((segment, *values["document_id"]))
     return found

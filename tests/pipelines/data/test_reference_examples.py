@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines import create_pretraining_data as job
-from pipelines.data import reference_job
+from pipelines.data import masking, reference_job
 from pipelines.data.beam_job import Workers
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import evaluation_dataset
@@ -67,11 +67,8 @@ def segments_of(directory, split) -> list[Segment]:
 def unmask(features):
     """Returns the label and the pieces of both parts, as they were before masking."""
     values = {name: value for name, (_, value) in features.items()}
-    ids = list(values["input_ids"])
-    masked = (values[f"masked_lm_{name}"] for name in ("positions", "ids", "weights"))
-    for position, piece, weight in zip(*masked):
-        if weight:
-            ids[position] = piece
+    batch = {name: np.array([value]) for name, value in values.items()}
+    [ids] = masking.unmask({**batch, "input_word_ids": batch["input_ids"]}).tolist()
     count, types = sum(values["input_mask"]), values["segment_ids"]
     first_sep = count - sum(types) - 1
     return values["next_sentence_labels"][0], ids[1:first_sep], ids[first_sep + 1 : count - 1]

@@ -6,14 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
-from pipelines.data.segments import (
-    NO_ROOM,
-    SHORTEST_RUN,
-    Segment,
-    cut_runs,
-    has_order,
-    split_document,
-)
+from pipelines.data.segments import NO_ROOM, SHORTEST_RUN, cut_runs, split_document
 from tests.pipelines.data.small_records import create_records
 
 WORD_STARTS = [i % 3 == 0 for i in range(30)]
@@ -50,18 +43,6 @@ def test_worked_examples():
     assert short == [([0, 1, 1], [0], 0, True), ([3, 4], [0], 0, False)]
 
 
-def test_an_order_can_be_asked_where_two_sentences_can_open():
-    for starts, room, expected in (
-        ([0, 2, 4], 0, True),
-        ([0, 2, 4], 2, True),  # of 2, 2 and 3 pieces: the last would not have fitted
-        ([0, 2, 4], 3, False),
-        ([0, 5], 2, False),  # the first alone would not have fitted
-        ([0], 0, False),
-        ([0, 2, 4], NO_ROOM, False),
-    ):
-        assert has_order(Segment([5] * 7, starts, room, False)) is expected
-
-
 @settings(max_examples=100, deadline=None)
 @given(
     sentences=st.lists(st.lists(st.integers(0, 29), max_size=40), max_size=12),
@@ -93,9 +74,8 @@ def test_no_piece_is_lost(sentences, max_seq_length, short_seq_prob, seed):
 
 
 def test_short_targets_are_drawn_for_each_segment_uniformly():
-    everywhere = [True] * 30
-    document = [[0]] * 300_000
-    lengths = [len(s.input_ids) for s in split(document, 13, 0.25, word_starts=everywhere)][:-1]
+    segments = split([[0]] * 300_000, 13, 0.25, word_starts=[True] * 30)
+    lengths = [len(segment.input_ids) for segment in segments[:-1]]
     # Targets of 2 to 10; 10 comes of the long ones too.
     expected = {n: 0.25 / 9 + 0.75 * (n == 10) for n in range(2, 11)}
     for length, share in expected.items():

@@ -6,13 +6,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.data import sentence_pairs
 from pipelines.data.segments import NO_ROOM, Segment, has_order
-from pipelines.data.sentence_pairs import (
-    SENTENCE_OBJECTIVES,
-    choose_pairs,
-    lay_out,
-    length_features,
-)
 from tests.pipelines.data.small_records import as_tensors
 
 CLS, SEP = 2, 3
@@ -28,9 +23,10 @@ def build(segments, split_draws, change_draws, seq_len, objective="sop", **more)
     """Returns the examples, and what lengths tell of them."""
     tensors = as_tensors(segments, **more)
     draws = (tf.constant(values, tf.float32) for values in (split_draws, change_draws))
-    pairs = choose_pairs(tensors, *draws, SENTENCE_OBJECTIVES[objective], seq_len)
-    out = lay_out(pairs, tensors, seq_len, CLS, SEP)
-    out["length_features"] = length_features(pairs, tensors)
+    objective = sentence_pairs.SENTENCE_OBJECTIVES[objective]
+    pairs = sentence_pairs.choose_pairs(tensors, *draws, objective, seq_len)
+    out = sentence_pairs.lay_out(pairs, tensors, seq_len, CLS, SEP)
+    out["length_features"] = sentence_pairs.length_features(pairs, tensors)
     return {name: value.numpy() for name, value in out.items()}
 
 
@@ -47,27 +43,11 @@ def parts_of(out, row):
 
 def test_worked_example():
     # The third has a room before it into which the second sentence would have fitted.
-    segment = [[11, 12, 13], [14, 15]]
-    out = build(
-        [segment, segment, segment, [[21, 22]]],
-        [0.9, 0.0, 0.5, 0.0],
-        [0.499, 0.5, 0.1, 0.1],
-        9,
-        rooms=[1, 0, 2, 0],
-    )
-    assert out["input_word_ids"].tolist() == [
-        [CLS, 14, 15, SEP, 11, 12, 13, SEP, 0],
-        [CLS, 11, 12, 13, SEP, 14, 15, SEP, 0],
-        [CLS, 11, 12, 13, 14, 15, SEP, 0, 0],
-        [CLS, 21, 22, SEP, 0, 0, 0, 0, 0],
-    ]
-    assert out["input_type_ids"].tolist() == [
-        [0, 0, 0, 0, 1, 1, 1, 1, 0],
-        [0, 0, 0, 0, 0, 1, 1, 1, 0],
-        [0] * 9,
-        [0] * 9,
-    ]
-    assert out["input_mask"].sum(axis=1).tolist() == [8, 8, 7, 4]
+    first, second = [11, 12, 13], [14, 15]
+    segments, changes = [*[[first, second]] * 3, [[21, 22]]], [0.499, 0.5, 0.1, 0.1]
+    out = build(segments, [0.9, 0.0, 0.5, 0.0], changes, 9, rooms=[1, 0, 2, 0])
+    found = [parts_of(out, row) for row in range(4)]
+    assert found == [(second, first), (first, second), (first + second, []), ([21, 22], [])]
     assert out["sentence_order_labels"].tolist() == [1, 0, 0, 0]
     assert out["sentence_order_weights"].tolist() == [1, 1, 0, 0]
 
@@ -137,26 +117,16 @@ def test_openings_have_labels_of_their_own_kind():
 
 
 class TestNextSentence:
-    SEGMENTS = (
-        [[11, 12], [13]],
-        [[21], [22, 23], [24, 25]],
-        [[31, 32, 33]],
-        [[41], [42]],
-        [[51], [52]],
-    )
-
-    ALONE = (
-        ([31, 32, 33], []),  # one sentence: no pair
-        ([41, 42], []),  # its neighbour has no second part
-        ([51, 52], []),  # no neighbour
-    )
-
     def test_neighbours_exchange_their_second_parts(self):
+        segments = [[[11, 12], [13]], [[21], [22, 23], [24, 25]]]
+        # One of a single sentence, one whose neighbour that is, and one without neighbour.
+        segments += [[[31, 32, 33]], [[41], [42]], [[51], [52]]]
+        alone = [([31, 32, 33], []), ([41, 42], []), ([51, 52], [])]
         # [13] and [24, 25] are one piece apart, the least there is: the longer is cut.
         for change, label, parts in ((0.1, 1, ([24], [13])), (0.9, 0, ([13], [24]))):
-            out = build(self.SEGMENTS, [0.0] * 5, [change] * 5, 16, "nsp")
+            out = build(segments, [0.0] * 5, [change] * 5, 16, "nsp")
             found = [parts_of(out, row) for row in range(5)]
-            assert found == [([11, 12], parts[0]), ([21, 22, 23], parts[1]), *self.ALONE]
+            assert found == [([11, 12], parts[0]), ([21, 22, 23], parts[1]), *alone]
             assert out["sentence_order_labels"].tolist() == [label, label, 0, 0, 0]
             assert out["sentence_order_weights"].tolist() == [1, 1, 0, 0, 0]
 

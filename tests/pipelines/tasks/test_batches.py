@@ -5,12 +5,7 @@ import tensorflow as tf
 from pipelines.tasks.reading import sequences as reading
 from pipelines.tasks.reading.sequences import Sequences
 from pipelines.tasks.running import batches
-from pipelines.tasks.running.batches import (
-    Prediction,
-    make_batch,
-    training_dataset,
-    training_order,
-)
+from pipelines.tasks.running.batches import Prediction, make_batch, training_dataset, training_order
 from tests.pipelines.tasks.test_classification import pieces_of
 from tests.replicas import mirrored
 
@@ -19,13 +14,10 @@ def make_sequences(examples, per_example=1):
     rng = np.random.default_rng(0)
     lengths = rng.integers(3, 90, examples * per_example)
     row_splits = np.cumsum([0, *lengths])
-    return Sequences(
-        pieces=rng.integers(5, 1000, row_splits[-1]).astype(np.int32),
-        row_splits=row_splits,
-        first_lengths=np.array([rng.integers(2, length + 1) for length in lengths], np.int32),
-        labels={"label": np.arange(examples, dtype=np.int32) * 7},
-        sequences_per_example=per_example,
-    )
+    pieces = rng.integers(5, 1000, row_splits[-1]).astype(np.int32)
+    first_lengths = np.array([rng.integers(2, length + 1) for length in lengths], np.int32)
+    labels = {"label": np.arange(examples, dtype=np.int32) * 7}
+    return Sequences(pieces, row_splits, first_lengths, labels, per_example)
 
 
 @pytest.mark.parametrize("per_example", [1, 3])
@@ -94,6 +86,8 @@ def test_hosts_and_replicas_divide_a_batch():
         found = [next(part) for part in parts for _ in range(2)]
         for name, value in expected.items():
             np.testing.assert_array_equal(tf.concat([f[name] for f in found], 0), value)
+    fixed = training_dataset(sequences, 12, 5, 2, 90, True, tf.distribute.InputContext())
+    assert next(iter(fixed))["input_mask"].shape == [12, 90]
 
 
 class Echo(tf.keras.Model):
@@ -111,8 +105,10 @@ class Echo(tf.keras.Model):
 @pytest.mark.parametrize(("batch_size", "has_fixed_length"), [(4, False), (64, True), (1, False)])
 def test_every_example_is_asked_once(batch_size, has_fixed_length):
     sequences, echo = make_sequences(23), Echo()
+    longest = int(sequences.lengths().max())
+    assert longest % 8, "no batch is longer than the model can take"
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    predict = Prediction(strategy, echo, batch_size, 91, has_fixed_length)
+    predict = Prediction(strategy, echo, batch_size, longest, has_fixed_length)
     for _ in range(2):
         outputs = predict(sequences)
         assert len(outputs) == 23
@@ -120,6 +116,8 @@ def test_every_example_is_asked_once(batch_size, has_fixed_length):
             pieces = pieces_of(sequences)[i]
             assert output["sum"] == sum(pieces)
             assert output["pieces"][0][: len(pieces)].tolist() == pieces
+        lengths = [output["pieces"].shape[1] for output in outputs]
+        assert max(lengths) == longest and (min(lengths) == longest) == has_fixed_length
     assert predict(sequences, lambda: True) is None
     assert echo.traces == 1
 
@@ -146,15 +144,3 @@ def test_long_texts_come_in_small_blocks(monkeypatch):
     blocks = [["a", "bb"], ["ccc"], ["d" * 9], ["e", "f"], ["g"]]
     assert list(reading.in_blocks(texts, 2, len)) == blocks
     assert not list(reading.in_blocks([], 2, len))
-
-
-@pytest.mark.parametrize("has_fixed_length", [False, True])
-def test_no_batch_is_longer_than_the_model_can_take(has_fixed_length):
-    sequences = make_sequences(40)
-    longest = int(sequences.lengths().max())
-    assert longest % 32
-    context = tf.distribute.InputContext()
-    batches = training_dataset(sequences, 5, 0, 0, longest, has_fixed_length, context).take(24)
-    lengths = [batch["input_mask"].shape[1] for batch in batches]
-    assert max(lengths) == longest
-    assert (min(lengths) == longest) == has_fixed_length

@@ -26,10 +26,8 @@ def test_thresholds_by_hand():
     assert found["0.99"]["interval"][1] == 1.0
     lines = confidence.describe_confidence({"thresholds": found})
     assert lines[0] == "precision 0.9   is reached by all rows"
-    start = (
-        "precision 0.99  needs --min_probability=0.95: 90.2 % of the rows, 100.0 % of them right"
-    )
-    assert lines[2].startswith(start)
+    needs = "needs --min_probability=0.95: 90.2 % of the rows, 100.0 % of them right"
+    assert lines[2].startswith(f"precision 0.99  {needs}")
 
 
 def test_a_printed_threshold_has_the_printed_figures():
@@ -42,13 +40,10 @@ def test_a_printed_threshold_has_the_printed_figures():
     for row in found.values():
         chosen = best >= row["min_probability"]
         assert row["share"] == chosen.mean() and row["precision"] == right[chosen].mean()
-
-
-def test_a_precision_that_is_never_reached_or_by_few_rows():
+    # A precision that is never reached, or by few rows.
     assert confidence.thresholds(np.array([0.9] * 30), np.arange(30) % 2 == 0) == {}
-    few = confidence.thresholds(np.array([0.9] * 19), np.ones(19, bool))
-    assert few == {}
-    [line, *_] = confidence.describe_confidence({"thresholds": few})
+    assert confidence.thresholds(np.array([0.9] * 19), np.ones(19, bool)) == {}
+    [line, *_] = confidence.describe_confidence({"thresholds": {}})
     assert line == "precision 0.9   is not reached by 20 rows or more"
 
 
@@ -68,9 +63,8 @@ def test_a_temperature_fits_a_model_that_is_too_sure_or_not_sure_enough(sureness
     before, after = found["calibration_error"], found["calibration_error_at_temperature"]
     assert before > 0.08 and after < 0.03
     line, *others = confidence.describe_confidence(found)
-    copied = f"--temperature={found['temperature']}"
-    expected = f"temperature {found['temperature']}: calibration error {before:.3f} -> {after:.3f}"
-    assert line == expected and copied in others[2] and "--min_probability=" in others[2]
+    assert line.endswith(f"{found['temperature']}: calibration error {before:.3f} -> {after:.3f}")
+    assert f"--temperature={found['temperature']} --min_probability=" in others[2]
     # Rows that did not fit it, and the printed threshold at it.
     answers, probabilities = sample(rng, 3000, sureness)
     cooled = confidence.tempered(probabilities, found["temperature"])
@@ -79,15 +73,6 @@ def test_a_temperature_fits_a_model_that_is_too_sure_or_not_sure_enough(sureness
     assert confidence.calibration_error(best, right) < 0.03
     row = found["thresholds"]["0.95"]
     assert right[best >= row["min_probability"]].mean() == pytest.approx(0.95, abs=0.03)
-
-
-def test_a_temperature_of_labels_of_chance_leaves_nothing_to_be_sure_of():
-    rng = np.random.default_rng(2)
-    (_, probabilities), answers = sample(rng, 1000, 3.0), rng.integers(4, size=1000)
-    found = confidence.confidence(answers, probabilities)
-    assert found["temperature"] > 15 and found["calibration_error"] > 0.6
-    assert found["calibration_error_at_temperature"] < 0.15
-    assert confidence.tempered(probabilities, found["temperature"]).max() < 0.6
 
 
 def test_no_temperature_of_few_rows_of_right_rows_or_of_a_calibrated_model():
@@ -140,20 +125,3 @@ def test_thresholds_of_labels_by_hand():
     copied = numbers_by_label("label_thresholds", flag, np.isfinite, "")
     assert copied == {n: row["threshold"] for n, row in figures.items() if "threshold" in row}
     assert confidence.describe_label_thresholds({"rare": figures["rare"]}) == []
-
-
-def test_thresholds_of_labels_of_chance_promise_nothing_on_other_rows():
-    """F1 is higher on the rows that chose; on others no better than all rows predicted."""
-    rng = np.random.default_rng(5)
-    names = [f"label {i}" for i in range(200)]
-    known, found = rng.random((2, 200, 200)) < 0.2, rng.random((2, 200, 200))
-    figures = confidence.label_thresholds(known[0], found[0], names)
-    chosen = {name: row for name, row in figures.items() if "threshold" in row}
-    assert len(chosen) > 150
-    on_dev = np.mean([row["f1_at_threshold"] for row in chosen.values()])
-    on_others = np.mean([
-        f1_score(known[1][:, i], found[1][:, i] >= chosen[name]["threshold"])
-        for i, name in enumerate(names) if name in chosen
-    ])  # fmt: skip
-    always = 2 * 0.2 / 1.2
-    assert on_dev > always + 0.01 > on_others + 0.01

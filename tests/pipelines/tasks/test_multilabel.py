@@ -39,19 +39,16 @@ LISTS = """
 LISTS = [cell.strip() for cell in LISTS.split("|")] + [f'"{list("x" * 600)}"', " [1] "]
 
 
-@pytest.mark.parametrize(
-    ("rows", "problem"),
-    [
+def test_faults(tmp_path):
+    for rows, problem in (
         ('a,"x,,y"\n', r":2: 'label' is 'x,,y', with no label on one side of ',': remove"),
         ('a,"red,blue,"\n', r":2: 'label' is 'red,blue,', with no label on one side of ','"),
         *((f"a,x\nb,{cell}\n", r":3: 'label' is .*, a list as .*\.jsonl") for cell in LISTS),
         ("a,\nb,\n", "expected two labels or more"),
-    ],
-)
-def test_faults(tmp_path, rows, problem):
-    (tmp_path / "t.csv").write_text("text,label\n" + rows)
-    with pytest.raises(ValueError, match=problem):
-        task_of(tmp_path / "t.csv").read("train")
+    ):
+        (tmp_path / "t.csv").write_text("text,label\n" + rows)
+        with pytest.raises(ValueError, match=problem):
+            task_of(tmp_path / "t.csv").read("train")
 
 
 def test_labels_that_contain_the_separator(tmp_path):
@@ -82,11 +79,10 @@ def test_scores_need_little_memory(tmp_path):
     task = task_of(tmp_path / "t.csv", labels=[f"c{i}" for i in range(500)])
     rows = ({"label": f"c{i % 500},c7", "prediction": f"c{i % 499}"} for i in range(5000))
     tracemalloc.start()
-    metrics = task.score(rows)
+    task.score(rows)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 500 * 5000, "less than a byte for each label of each row"
-    assert 0.0 < metrics["micro_f1"] < 1.0
 
 
 def test_intervals_cover_what_is_true(tmp_path):
@@ -105,9 +101,7 @@ def test_intervals_cover_what_is_true(tmp_path):
     assert all(34 <= number < 40 for number in holds.values()), holds
     assert task.intervals([]) == task.intervals([{"prediction": "x"}]) == {}
     rare = 30 * [{"label": "x", "prediction": "x"}, {"label": "x", "prediction": ""}]
-    assert task.intervals(rare)["macro_f1"][1] < 1 / 3, (
-        "the mean of three labels, of which two are 0"
-    )
+    assert task.intervals(rare)["macro_f1"][1] < 1 / 3, "the mean of three labels: two are 0"
     assert task.intervals(3 * [{"label": "x,y", "prediction": "x,y"}]) == {}, "no draw differs"
 
 

@@ -12,13 +12,8 @@ from pipelines.tasks.race import RaceTask
 from tests.builders import write_json_lines
 from tests.pipelines.tasks.test_classification import logits, pieces_of
 
-COLUMNS = {
-    "context": "passage",
-    "options": "endings",
-    "label": "gold",
-    "question": "query",
-    "id": "name",
-}
+COLUMNS = {"context": "passage", "options": "endings", "label": "gold"}
+COLUMNS.update(question="query", id="name")
 RECORD = {"name": "n1", "passage": "Text.", "query": "Why _?", "endings": [*"abc"], "gold": 2}
 
 
@@ -31,8 +26,7 @@ def test_reading(tmp_path):
     task = MultipleChoiceTask("own", {"train": train, "test": test}, COLUMNS)
     expected = Example("n1", "Text.", "Why _?", ("a", "b", "c"), 2)
     assert task.read("train") == [expected] * 4
-    assert task.read("dev") is None
-    assert task.other_splits() == ["test"]
+    assert task.read("dev") is None and task.other_splits() == ["test"]
     read = [(example.id, example.label) for example in task.read("test")]
     assert read == [("7", None), ("\ufffd", None)]
     assert task.num_choices == 3
@@ -48,9 +42,8 @@ def test_reading(tmp_path):
             MultipleChoiceTask("own", {"dev": path}, COLUMNS).read("dev")
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
+def test_faults(tmp_path):
+    for change, problem in (
         ({"endings": ["a", "b"]}, r":2: 2 'endings', expected 3 as in the other questions"),
         ({"endings": "abc"}, r":2: 'endings' is no list"),
         ({"endings": ["a", "b", 3]}, r":2: 'endings' is 3, expected text"),
@@ -58,12 +51,10 @@ def test_reading(tmp_path):
         ({"gold": "D"}, r":2: 'gold' is 'D', expected 0 to 2 or A to C"),
         ({"gold": True}, r":2: 'gold' is 'True'"),
         ({"query": ["x"]}, r":2: 'query' is \[\"x\"\], expected text"),
-    ],
-)
-def test_faults(tmp_path, change, problem):
-    path = write_json_lines(tmp_path / "a.jsonl", [RECORD, {**RECORD, **change}])
-    with pytest.raises(UserError, match=problem):
-        MultipleChoiceTask("own", {"dev": path}, COLUMNS).read("dev")
+    ):
+        path = write_json_lines(tmp_path / "a.jsonl", [RECORD, {**RECORD, **change}])
+        with pytest.raises(UserError, match=problem):
+            MultipleChoiceTask("own", {"dev": path}, COLUMNS).read("dev")
 
 
 def test_options_fill_blanks_or_follow(tokenizer):
@@ -116,10 +107,8 @@ def test_sequences(tokenizer, monkeypatch):
 def test_figures_losses_and_predictions(tmp_path):
     task = MultipleChoiceTask("own", {}, COLUMNS)
     task.num_choices = 3
-    examples = [
-        Example(str(i), "", "", ("x", "y\ty", "z"), label, part)
-        for i, (label, part) in enumerate([(0, "p"), (1, "q"), (2, "p"), (1, "p")])
-    ]
+    options, labels = ("x", "y\ty", "z"), [(0, "p"), (1, "q"), (2, "p"), (1, "p")]
+    examples = [Example(str(i), "", "", options, *label) for i, label in enumerate(labels)]
     outputs = logits([2, 1, 0], [0, 1, 0], [0, 0, 3], [1, 0, 0])
     answers = task.answers(examples, examples, outputs)
     figures = task.score(answers.rows())

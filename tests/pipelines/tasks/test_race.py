@@ -1,11 +1,9 @@
 import collections
-import gzip
 import json
 
 import pytest
 
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.tasks.race import RaceTask
 from tests.builders import write_json_lines
 from tests.pipelines.tasks.test_classification import pieces_of
@@ -47,8 +45,7 @@ def test_reading(tree):
         second = examples[1]
         assert (second.question, second.context) == ("Question 1 _ ?", "Article middle9.")
         assert second.options == ("w", "x", "y", "z")
-        assert task.read("train") is None
-        assert task.other_splits() == []
+        assert task.read("train") is None and task.other_splits() == []
 
 
 def test_a_test_split_may_lack_answers(tree):
@@ -65,21 +62,18 @@ def test_a_test_split_may_lack_answers(tree):
         task.read("dev")
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
+def test_faults(tmp_path):
+    for change, problem in (
         ({"answers": ["D", "E"]}, r":2, question 1: its answer is 'E', expected A, B, C or D"),
         ({"answers": ["D"]}, r":2: questions, options, answers are not lists of one length"),
         ({"answers": "DB"}, r":2: questions, options, answers are not lists"),
         ({"options": [["w"] * 4, ["w"] * 3]}, r":2, question 1: 3 'options', expected 4"),
         ({"questions": ["a", 3]}, r":2, question 1: 'questions' is 3, expected text"),
         ({"id": 5}, r":2: 'id' is 5, expected text"),
-    ],
-)
-def test_faults(tmp_path, change, problem):
-    write(tmp_path / "train/high/all.txt", passage("high1"), {**passage("high2"), **change})
-    with pytest.raises(UserError, match=r"train/high/all\.txt" + problem):
-        RaceTask(str(tmp_path)).read("train")
+    ):
+        write(tmp_path / "train/high/all.txt", passage("high1"), {**passage("high2"), **change})
+        with pytest.raises(UserError, match=r"train/high/all\.txt" + problem):
+            RaceTask(str(tmp_path)).read("train")
 
 
 def test_broken_json_and_empty_directories(tmp_path):
@@ -97,27 +91,24 @@ def test_broken_json_and_empty_directories(tmp_path):
 
 
 @pytest.mark.shared
-def test_features_equal_the_references(shared):
-    tokenizer = AlbertTokenizer(str(shared / "data/albert_spiece_30k/30k-clean.model"))
+def test_features_equal_the_references(shared, golden, spiece_30k):
     task = RaceTask(str(shared / "data" / "race"), max_qa_length=128)
 
     def first_answer(example):
         question, option = example.question, example.options[0]
         filled = question.replace("_", option) if "_" in question else f"{question} {option}"
-        return tokenizer.preprocess(filled)
+        return spiece_30k.preprocess(filled)
 
     passages = collections.defaultdict(list)
     for example in task.read("dev"):
         passages[example.id.rsplit("-", 1)[0]].append(example)
     assert (len(passages), sum(map(len, passages.values()))) == (368 + 1021, 1436 + 3451)
-    path = shared / "data" / "golden_features" / "race_dev_512_128.jsonl.gz"
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        features = [json.loads(line) for line in file]
+    features = golden("race_dev_512_128")
     assert len(features) == 40
     for feature in features:
-        first = tokenizer.preprocess(feature["example"]["endings"][0])
+        first = spiece_30k.preprocess(feature["example"]["endings"][0])
         [example] = [e for e in passages[feature["example_id"]] if first_answer(e) == first]
-        sequences, _ = task.encode([example], tokenizer, 512, True)
+        sequences, _ = task.encode([example], spiece_30k, 512, True)
         for i, row in enumerate(pieces_of(sequences)):
             length = sum(feature["input_mask"][i])
             assert row == feature["input_ids"][i][:length]

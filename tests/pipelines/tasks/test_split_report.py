@@ -8,20 +8,9 @@ import pytest
 from pipelines.tasks import multiple_choice
 from pipelines.tasks.classification import ClassificationTask, Example
 from pipelines.tasks.multilabel import MultiLabelTask
-from pipelines.tasks.reading.dev_split import (
-    DIVISION,
-    comparable,
-    fold_numbers,
-    split_off_dev,
-    split_off_fold,
-)
-from pipelines.tasks.reading.split_report import (
-    describe_labels,
-    describe_split,
-    describe_unknown_characters,
-    warn_of_overlap,
-    warn_of_shares,
-)
+from pipelines.tasks.reading import dev_split, split_report
+from pipelines.tasks.reading.dev_split import comparable, fold_numbers, split_off_dev
+from pipelines.tasks.reading.split_report import describe_labels, describe_split, warn_of_shares
 from pipelines.tasks.reading.squad_files import Question
 from pipelines.tasks.reading.token_files import of_text
 from pipelines.tasks.squad import SquadTask
@@ -49,7 +38,7 @@ def test_the_most_frequent_unknown_characters_are_named(tokenizer):
 
     def line_of(*examples):
         sequences, _ = task.encode(examples, tokenizer, 16, False)
-        return describe_unknown_characters(examples, tokenizer, sequences)
+        return split_report.describe_unknown_characters(examples, tokenizer, sequences)
 
     examples = [Example(str(i), text, "문문" if i else None, "a") for i, text in enumerate(texts)]
     [line] = line_of(*examples)
@@ -79,7 +68,7 @@ def test_the_share_of_a_row_is_of_all_its_sequences(tokenizer, kind):
     shares = sequences.unknown_shares(task.owners(features), tokenizer)
     known = len(tokenizer.encode(WORDS[0]))
     assert shares == pytest.approx([1, 0, 1, 1 / (known + 1), 1])
-    [line] = describe_unknown_characters(examples, tokenizer, sequences)
+    [line] = split_report.describe_unknown_characters(examples, tokenizer, sequences)
     assert line.startswith("unknown characters: '문' ") and ", '나' " in line
 
 
@@ -87,11 +76,9 @@ def test_rows_labels_and_pieces(tokenizer, tmp_path):
     rows = [(WORDS[0], "pos")] * 30 + [(" ".join(WORDS[:5]), "neg")] * 10
     first, second = report(tmp_path, tokenizer, rows, 64)
     lengths = [len(tokenizer.encode(text)) + 2 for text, _ in rows]
-    assert first == (
-        f"train    40 rows; {np.mean(lengths):.1f} pieces on average, 95 % up to "
-        f"{np.percentile(lengths, 95):.0f}, longest {max(lengths)}; 0.0 % truncated to 64; "
-        "0.0 % of the pieces <unk>"
-    )
+    assert f" 40 rows; {np.mean(lengths):.1f} pieces on average" in first
+    assert f" 95 % up to {np.percentile(lengths, 95):.0f}, longest {max(lengths)}; " in first
+    assert first.endswith("; 0.0 % truncated to 64; 0.0 % of the pieces <unk>")
     assert second.strip() == "2 labels: 'neg' 10, 'pos' 30"
 
 
@@ -108,23 +95,19 @@ def test_truncated_and_unknown_pieces_are_warned_of_beyond_a_share(tokenizer, tm
         assert any("the vocabulary cannot spell this text" in line for line in lines) == warns
 
 
-@pytest.mark.parametrize(
-    ("length", "advice"),
-    [
+def test_no_length_is_advised_that_the_model_refuses(tokenizer, tmp_path):
+    text = " ".join(WORDS * 9)
+    question = Question("a", "fox", text, ((text, 0),), False)
+    for length, advice in (
         (63, "use a larger --max_seq_length, at most 64 with this model, or shorter texts"),
         (64, "the model cannot read more than 64 pieces; use shorter texts"),
-    ],
-)
-def test_no_length_is_advised_that_the_model_refuses(tokenizer, tmp_path, length, advice):
-    text = " ".join(WORDS * 9)
-    assert report(tmp_path, tokenizer, [(text, "a"), ("", "b")], length)[-1].endswith(advice)
-    task = SquadTask({}, may_be_impossible=False)
-    question = Question("a", "fox", text, ((text, 0),), False)
-    sequences, _ = task.encode([question], tokenizer, length, True)
-    lines = describe_split("train", [question], sequences, tokenizer, length, [], 64)
-    [line] = [line for line in lines if "window" in line]
-    assert line.startswith("warning: 1 answers of train fit into no window: the model learns")
-    assert line.endswith(advice.replace("shorter texts", "a smaller --doc_stride"))
+    ):
+        assert report(tmp_path, tokenizer, [(text, "a"), ("", "b")], length)[-1].endswith(advice)
+        sequences, _ = SquadTask({}).encode([question], tokenizer, length, True)
+        lines = describe_split("train", [question], sequences, tokenizer, length, [], 64)
+        [line] = [line for line in lines if "window" in line]
+        assert line.startswith("warning: 1 answers of train fit into no window: the model learns")
+        assert line.endswith(advice.replace("shorter texts", "a smaller --doc_stride"))
 
 
 def test_oddities_of_rows(tokenizer, tmp_path):
@@ -149,7 +132,7 @@ def with_labels(*labels):
 def test_examples_of_the_training_set_are_warned_of():
     def warnings(of_dev, of_train):
         dev, train = ([Example("", t, None, None) for t in texts] for texts in (of_dev, of_train))
-        return warn_of_overlap("dev", dev, train)
+        return split_report.warn_of_overlap("dev", dev, train)
 
     train = [f"text {i}" for i in range(50)]
     assert warnings([*train[:2], *map(str, range(18))], train) == []
@@ -181,9 +164,8 @@ def test_questions_and_choices_say_what_they_lose(tokenizer):
     task, _ = share_task("multiple_choice")
     examples = [Choice("m", long, "", ("a", "b"), 1)]
     sequences, _ = task.encode(examples, tokenizer, 16, True)
-    lines = describe_split(
-        "train", examples, sequences, tokenizer, 16, task.summarise(examples), 512
-    )
+    notes = task.summarise(examples)
+    lines = describe_split("train", examples, sequences, tokenizer, 16, notes, 512)
     assert "100.0 % truncated" in lines[0] and "2 labels: 'A' 0, 'B' 1" in lines[1]
 
 
@@ -213,22 +195,18 @@ def test_a_dev_set_has_the_share_asked_and_the_labels_of_train():
     assert len(moved) < 60, "rows that are added move few others"
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
+def test_the_share_of_dev_is_met_whatever_the_answers():
+    for answer in (
         lambda i: i / 7,
         lambda i: f"c{i % 400}",
         lambda i: tuple(c for k, c in enumerate("abcdefghij") if i >> k & 1),
         lambda i: "ab"[i % 2],
-    ],
-    ids=["numbers", "many labels", "sets of labels", "one big group"],
-)
-def test_the_share_of_dev_is_met_whatever_the_answers(request, answer):
-    rows = [Example(str(i), f"text {i}", None, answer(i)) for i in range(1000)]
-    if "one big group" in request.node.name:
-        rows += [dataclasses.replace(rows[0], text=f"  TEXT {i % 2}") for i in range(200)]
+    ):
+        rows = [Example(str(i), f"text {i}", None, answer(i)) for i in range(1000)]
+        assert abs(len(split_off_dev(rows, 0.2)[1]) - 200) <= 1
+    rows += [dataclasses.replace(rows[0], text=f"  TEXT {i % 2}") for i in range(200)]
     train, dev = split_off_dev(rows, 0.2)
-    assert abs(len(dev) - 0.2 * len(rows)) <= 1
+    assert abs(len(dev) - 240) <= 1
     assert "TEXT" not in str(dev), "a text of more rows than dev has stays in train"
     rows = [Example(str(i), f"text {i}", None, f"label {min(i, 50)}") for i in range(150)]
     train, dev = split_off_dev(rows, 0.1)
@@ -246,7 +224,7 @@ def test_folds_divide_all_rows_and_keep_texts_and_shares_together(folds):
     assert max(sizes.values()) - min(sizes.values()) <= 5
     shares = Counter(example.label for example in examples)
     for fold in sizes:
-        train, dev = split_off_fold(examples, numbers=numbers, fold=fold)
+        train, dev = dev_split.split_off_fold(examples, numbers=numbers, fold=fold)
         assert len(train) + len(dev) == len(examples) and len(dev) == sizes[fold]
         assert not {comparable(e.group) for e in train} & {comparable(e.group) for e in dev}
         for label, number in Counter(e.label for e in dev).items():
@@ -271,7 +249,7 @@ def test_a_division_changes_with_its_number_only():
     rows = [Example(str(i), f"text {i * i % 401}", None, "abc"[i % 3]) for i in range(500)]
     dev = split_off_dev(rows, 0.1)[1]
     digest = hashlib.sha256(" ".join(e.id for e in dev).encode()).hexdigest()[:16]
-    assert (DIVISION, digest) == (2, "95118f942995fb68"), "a new division: raise DIVISION"
+    assert (dev_split.DIVISION, digest) == (2, "95118f942995fb68"), "a new division: raise DIVISION"
     with pytest.raises(ValueError, match=r"--dev_fraction=0\.2 of 1 rows leaves no row for dev"):
         split_off_dev(rows[:1], 0.2)
 

@@ -14,8 +14,7 @@ CONTEXT = (
     "The quick brown fox jumps over a lazy dog, while (seven) small birds sing in óld green trees. "
     "And every river 🦊🦊 runs down to some distant sea\u0000 under bright 日本 summer skies."
 )
-ANSWERS = ["The quick", "seven", "óld green", "🦊🦊", "日本", "summer skies.", "sea"]
-ANSWERS += ["(seven) small"]
+ANSWERS = "The quick|seven|óld green|🦊🦊|日本|summer skies.|sea|(seven) small".split("|")
 
 
 def ask(number, context, answer=None, text="where do the birds sing"):
@@ -142,23 +141,18 @@ def test_v1_answers_every_question(tokenizer, questions, tmp_path):
     impossible = dataclasses.replace(questions[0], answers=(), is_impossible=True)
     answers = task.answers([impossible, *questions[1:]], windows, outputs)
     assert task.score(answers.rows()) == {}
-    # And of the others' positions nothing is right.
-    shifted = [{name: np.roll(row, 4) for name, row in output.items()} for output in outputs]
-    assert task.score(task.answers(questions, windows, shifted).rows())["exact_match"] == 0
 
 
-@pytest.mark.parametrize(
-    ("context", "text"),
-    [("", "who"), (" \n ", "who"), ("\u0301", "who"), ("", ""), (CONTEXT, ""), ("fox", "who")],
-)
 @pytest.mark.parametrize("training", [True, False])
-def test_nothing_is_left_out(tokenizer, context, text, training):
+def test_nothing_is_left_out(tokenizer, training):
     task = SquadTask({}, may_be_impossible=True)
-    example = Question("q", text, context, (), True)
-    sequences, windows = task.encode([example], tokenizer, 128, training=training)
-    assert len(sequences) == len(windows) == 1
-    pieces = [*tokenizer.encode(text), tokenizer.sep_id, *tokenizer.encode(context)]
-    assert pieces_of(sequences)[0] == [tokenizer.cls_id, *pieces, tokenizer.sep_id]
+    texts = [(" \n ", "who"), ("\u0301", "who"), ("", ""), (CONTEXT, ""), ("fox", "who")]
+    for context, text in (("", "who"), *texts):
+        example = Question("q", text, context, (), True)
+        sequences, windows = task.encode([example], tokenizer, 128, training=training)
+        assert len(sequences) == len(windows) == 1
+        pieces = [*tokenizer.encode(text), tokenizer.sep_id, *tokenizer.encode(context)]
+        assert pieces_of(sequences)[0] == [tokenizer.cls_id, *pieces, tokenizer.sep_id]
 
 
 def test_a_question_that_leaves_no_room_is_truncated(tokenizer, questions):

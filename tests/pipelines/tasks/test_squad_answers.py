@@ -11,10 +11,8 @@ def make_windows(num_pieces, room, doc_stride, offset):
     words = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(num_pieces)]
     places = np.arange(num_pieces, dtype=np.int32) * 3
     paragraph = Paragraph(np.arange(num_pieces), np.maximum(places - 1, 0), places + 1)
-    windows = [
-        Window(0, paragraph, first, last, offset, best)
-        for first, last, best in windows_of(num_pieces, room, doc_stride)
-    ]
+    found = windows_of(num_pieces, room, doc_stride)
+    windows = [Window(0, paragraph, first, last, offset, best) for first, last, best in found]
     return " ".join(words), words, windows
 
 
@@ -107,10 +105,8 @@ def test_beams():
     assert len(windows) == 2
     # Word 6 is in both windows and has its maximum context in the first.
     assert windows[0].is_max_context[6] and not windows[1].is_max_context[0]
-    outputs = [
-        beams([(5 + 6, -3.0)], [[(5 + 7, -1.0)]], cls_logits=0.5),
-        beams([(5 + 0, -1.0)], [[(5 + 1, -1.0)]], cls_logits=-0.25),
-    ]
-    answer = answer_by_beams(context, windows, outputs, 30, 20)
+    first = beams([(5 + 6, -3.0)], [[(5 + 7, -1.0)]], cls_logits=0.5)
+    second = beams([(5 + 0, -1.0)], [[(5 + 1, -1.0)]], cls_logits=-0.25)
+    answer = answer_by_beams(context, windows, [first, second], 30, 20)
     assert answer.candidates == [(f"{words[6]} {words[7]}", -4.0)]
     assert answer.null_odds == -0.25

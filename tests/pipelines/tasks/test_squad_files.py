@@ -41,9 +41,8 @@ def of_paragraph(paragraph):
 FIRST = r": article 1, paragraph 1: "
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_files_that_are_none(tmp_path):
+    for content, message in (
         (b'{"data": [', r":1: not JSON \(column 11: .*\); is it a whole file of SQuAD's"),
         (b'{"data":\n\xff[', r":2: byte 0xFF is not UTF-8"),
         (100_000 * b"[", r": not JSON \(.*recursion"),
@@ -55,18 +54,14 @@ FIRST = r": article 1, paragraph 1: "
         (of_paragraph('{"context": "a", "qas": [{"id": 3}]}'), FIRST + ".*'id', a string"),
         (of_paragraph('{"context": "a", "qas": [{"id": "x"}]}'), ": question 'x': .*'question', a"),
         (of_paragraph('{"context": "\\ud83d", "qas": []}'), FIRST + "'context' .*surrogate"),
-    ],
-)
-def test_files_that_are_none(tmp_path, content, message):
-    path = tmp_path / "squad.json"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"squad\.json" + message):
-        read_questions(str(path))
+    ):
+        (tmp_path / "squad.json").write_bytes(content)
+        with pytest.raises(ValueError, match=r"squad\.json" + message):
+            read_questions(str(tmp_path / "squad.json"))
 
 
-@pytest.mark.parametrize(
-    ("split", "version_2", "entry", "message"),
-    [
+def test_answers_that_cannot_be(tmp_path):
+    for split, version_2, entry, message in (
         ("train", False, question(answers=[]), " has no answers; are"),
         ("dev", True, question(answers=[]), " has no answers, and is not is_impossible either"),
         ("train", False, question(is_impossible=True), r" is_impossible.*2\.0"),
@@ -74,20 +69,15 @@ def test_files_that_are_none(tmp_path, content, message):
         ("dev", True, question(is_impossible=True), " is_impossible and has answers, .* 'fox'"),
         ("train", True, question(answers=[("fox", -7)]), ": .* not at answer_start -7"),
         ("train", True, question(answers=[(" ", 3)]), ": its answer ' ' is not at"),
-    ],
-)
-def test_answers_that_cannot_be(tmp_path, split, version_2, entry, message):
-    path = write(tmp_path / "squad.json", entry)
-    with pytest.raises(ValueError, match=rf"squad\.json: question 'q1'{message}"):
-        SquadTask({split: path}, may_be_impossible=version_2).read(split)
+    ):
+        path = write(tmp_path / "squad.json", entry)
+        with pytest.raises(ValueError, match=rf"squad\.json: question 'q1'{message}"):
+            SquadTask({split: path}, may_be_impossible=version_2).read(split)
 
 
 def test_what_may_be(tmp_path):
-    path = write(
-        tmp_path / "squad.json",
-        question(answers=[("fox", 4), ("the", 77)]),  # only the first is trained on
-        question("q2", answers=[], is_impossible=True),
-    )
+    first = question(answers=[("fox", 4), ("the", 77)])  # only the first is trained on
+    path = write(tmp_path / "a.json", first, question("q2", answers=[], is_impossible=True))
     assert len(SquadTask({"train": path}, may_be_impossible=True).read("train")) == 2
     task = SquadTask({"test": write(tmp_path / "test.json", {"id": "q", "question": "Who?"})})
     assert task.read("train") is None and task.other_splits() == ["test"]

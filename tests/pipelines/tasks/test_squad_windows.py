@@ -1,6 +1,4 @@
 import collections
-import gzip
-import json
 import re
 import unicodedata
 
@@ -32,10 +30,8 @@ def byte_tokenizer(tmp_path_factory):
 
 def texts_of_pieces(tokenizer, text):
     [paragraph] = read_paragraphs([text], tokenizer)
-    return [
-        (tokenizer.id_to_piece(piece), text[start : end + 1])
-        for piece, start, end in zip(paragraph.pieces, paragraph.starts, paragraph.ends)
-    ]
+    places = zip(paragraph.pieces, paragraph.starts, paragraph.ends)
+    return [(tokenizer.id_to_piece(piece), text[a : b + 1]) for piece, a, b in places]
 
 
 def test_pieces_lie_where_they_come_from(tokenizer, byte_tokenizer):
@@ -49,10 +45,8 @@ def test_pieces_lie_where_they_come_from(tokenizer, byte_tokenizer):
         assert [part for piece, part in pairs if piece == "<unk>"] == [unknown]
         assert pairs[-1][1].endswith(text[-1])
     # Dropped characters stay with the piece before, or become a part of the space.
-    for text, ends, start in (
-        ("fox\u0302\u0303 dog\u0301", {4, 9}, 5),
-        ("fox\ufeff dog", {2, 7}, 4),
-    ):
+    dropped = [("fox\u0302\u0303 dog\u0301", {4, 9}, 5), ("fox\ufeff dog", {2, 7}, 4)]
+    for text, ends, start in dropped:
         [paragraph] = read_paragraphs([text], tokenizer)
         assert ends <= set(paragraph.ends.tolist()) and start in paragraph.starts
     # Pieces and bytes of one character share it.
@@ -73,7 +67,7 @@ def test_any_text_is_covered_by_its_pieces(request, vocabulary):
     tokenizer = request.getfixturevalue(vocabulary)
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model_bytes)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=150, deadline=None)
     @given(
         st.text(st.sampled_from(ODD + "the quick fox") | st.characters(codec="utf-8"), max_size=40)
     )
@@ -148,10 +142,8 @@ GOLDEN = {
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", GOLDEN)
-def test_features_are_the_references(shared, name):
-    tokenizer = AlbertTokenizer(str(shared / "data/albert_spiece_30k/30k-clean.model"))
-    with gzip.open(shared / f"data/golden_features/{name}.jsonl.gz", "rt") as file:
-        options, *features = map(json.loads, file)
+def test_features_are_the_references(shared, golden, spiece_30k, name):
+    tokenizer, (options, *features) = spiece_30k, golden(name)
     of_id = {q.id: q for q in read_questions(str(shared / "data" / options["source"]))}
     questions = [of_id[question_id] for question_id in options["qids"]]
     training = options["is_training"]
@@ -170,10 +162,8 @@ def test_features_are_the_references(shared, name):
         if not same_pieces.all():
             differences["pieces"] += 1
             assert (~same_pieces).sum() == 2
-            pieces, theirs = (
-                "".join(map(tokenizer.id_to_piece, ids))
-                for ids in (batch["input_word_ids"][i], feature["input_ids"])
-            )
+            both = (batch["input_word_ids"][i], feature["input_ids"])
+            pieces, theirs = ("".join(map(tokenizer.id_to_piece, ids)) for ids in both)
             assert pieces == theirs
         assert batch["input_mask"][i].tolist() == feature["input_mask"]
         assert batch["input_type_ids"][i].tolist() == feature["segment_ids"]

@@ -105,21 +105,18 @@ def test_the_plan_tells_of_spans_that_no_prediction_can_equal():
     assert "2 of 3 spans do not begin and end with a word, or share one" in warning
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
+def test_the_plan_tells_when_words_are_scored_in_place_of_entities():
+    silent = ("O B-water I-water", "b i o", "nn-x VB", "NN VB O S", "nn b-per")
+    for labels, message in (
         ("O B-water X M-per", "not entities, as X, M-per begin with none"),
         *((labels, "'b-per' begins in lower") for labels in ("o b-per i-per", "none b-per")),
         ("O b-per I-per", "'b-per' begins in lower case"),
         ("o B-per", "'o' begins in lower case"),
-        *((labels, "") for labels in ("O B-water I-water", "b i o", "nn-x VB", "NN VB O S")),
-        ("nn b-per", ""),
-    ],
-)
-def test_the_plan_tells_when_words_are_scored_in_place_of_entities(labels, message):
-    labels = labels.split()
-    found = warnings_of(task(labels), TokenExample("0", ("a",), (labels[0],)))
-    assert len(found) == bool(message) and message in "".join(found)
+        *((labels, "") for labels in silent),
+    ):
+        labels = labels.split()
+        found = warnings_of(task(labels), TokenExample("0", ("a",), (labels[0],)))
+        assert len(found) == bool(message) and message in "".join(found)
 
 
 def test_an_unknown_tag(tmp_path):
@@ -148,12 +145,9 @@ def test_figures_and_predictions_of_words(tokenizer, tmp_path):
     assert path.endswith("dev_predictions.conll")
     rows = [line.rpartition("\t")[0] for line in Path(path).read_text().splitlines()]
     assert rows == ["NewYork\tB-a\tB-a", "is\tO\tO", "big\tB-b\tB-b", "", "fox\tI-a\tO", ""]
-    rows = rows_of(answers)
-    tags = ["B-a", "O", "B-b"]
-    assert rows[0] == {
-        **{"id": "0", "words": ["New York", "is", "big"], "label": tags, "prediction": tags},
-        "probabilities": [1.0, 1.0, 1.0],
-    }
+    rows, tags = rows_of(answers), ["B-a", "O", "B-b"]
+    first = {"id": "0", "words": ["New York", "is", "big"], "label": tags, "prediction": tags}
+    assert rows[0] == {**first, "probabilities": [1.0, 1.0, 1.0]}
     assert mine.score(rows) == metrics
     _, windows = mine.encode(unknown, tokenizer, 40, training=False)
     answers = mine.answers(unknown, windows, outputs[1:])

@@ -1,7 +1,4 @@
-"""Checkpoints that are damaged, lost, half written or half removed: what a restart makes of them.
-
-Each case is made of a directory with finished checkpoints of steps 4, 8 and 12.
-"""
+"""Damaged, lost and half-written checkpoints beside whole ones of steps 4, 8 and 12."""
 
 import logging
 import os
@@ -32,7 +29,6 @@ def make_run(model_dir, **options):
 
 
 def stand_at(step, model, optimizer):
-    """Gives every variable a value that tells the step."""
     for variable in (*model.variables, *optimizer.variables()[1:]):
         variable.assign(tf.fill(variable.shape, float(step)))
     optimizer.iterations.assign(step)
@@ -73,9 +69,7 @@ def test_a_store_that_fails_is_no_damage(run_dir, monkeypatch):
     for error in (
         tf.errors.PermissionDeniedError(None, None, "HTTP response code 403 at gs://bucket/a"),
         # What a reader of checkpoints raises, without the class of its code.
-        tf.errors.OpError(
-            None, None, "All 10 retry attempts failed. The last failure: 503 at gs://bucket/a", 2
-        ),
+        tf.errors.OpError(None, None, "All 10 retry attempts failed. The last: 503 at gs://b/a", 2),
     ):
         run = make_run(run_dir)
         before = names(run_dir)
@@ -96,8 +90,6 @@ DAMAGES = {
     "one bit": lambda content: bytes([*content[:50], content[50] ^ 4, *content[51:]]),
     "behind": lambda content: content.replace(b"ckpt-12", b"ckpt-8"),
 }
-
-
 DATA, INDEX = PARTS = ["data-00000-of-00001", "index"]
 
 

@@ -21,7 +21,7 @@ from pipelines.training.settings import LoopSettings, TrainingSettings, precisio
 from pipelines.training.train_loop import Stage, TrainLoop
 from pipelines.training.train_step import TrainStep
 from tests.builders import finetune, tiny_config
-from tests.jobs import curves, log
+from tests.jobs import curves, log, weights
 from tests.replicas import mirrored
 
 # Tests of the loop. What a traced step computes is shown by others.
@@ -197,17 +197,6 @@ class TestSignal:
         assert curves(tmp_path) == before
 
 
-def best_checkpoints(model_dir):
-    return [path.name for path in (model_dir / "best").glob("*.index")]
-
-
-def model_weights(checkpoint):
-    reader = tf.train.load_checkpoint(str(checkpoint))
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("model/")]
-    assert len(names) > 20
-    return {name: reader.get_tensor(name) for name in names}
-
-
 @eagerly
 def test_best_weights_stay_until_nothing_better_ends_the_run(tmp_path, capsys):
     """A restart remembers the best figure, and how many evaluations were no better."""
@@ -218,11 +207,12 @@ def test_best_weights_stay_until_nothing_better_ends_the_run(tmp_path, capsys):
     assert [entry["step"] for entry in curves(tmp_path)] == [1, 1, 2, 2, 3, 3, 4, 4]
     found = [entry.get("heldout_accuracy") for entry in curves(tmp_path)]
     assert [figure for figure in found if figure] == [0.3, 0.5, 0.4, 0.5]
-    assert best_checkpoints(tmp_path) == ["ckpt-2.index"]
     directory, found = model_directory.find_checkpoint(str(tmp_path / "best"))
     assert (directory, found) == (str(tmp_path), str(tmp_path / "best" / "ckpt-2"))
-    best, saved = map(model_weights, (found, tmp_path / "checkpoints/ckpt-2"))
-    np.testing.assert_equal(best, {name: saved[name] for name in best})
+    best = weights(tmp_path, "best")
+    saved = tf.train.load_checkpoint(str(tmp_path / "checkpoints/ckpt-2"))
+    assert len(best) > 20
+    np.testing.assert_equal(best, {name: saved.get_tensor(name) for name in best})
     before = curves(tmp_path)
     run(tmp_path, 40, evaluations=[], **options)
     assert curves(tmp_path) == before
@@ -233,7 +223,7 @@ def test_best_is_of_the_full_depth(tmp_path):
     """test_end_to_end.py and test_killed_runs.py train, kill and evaluate growing models."""
     depths, figures = [(0, 1), (1, 2)], [0.9, 0.3, 0.5]
     run(tmp_path, 3, depths=depths, evaluations=figures, every=1, loop={"eval_steps": 1})
-    assert best_checkpoints(tmp_path) == ["ckpt-3.index"]
+    assert model_directory.find_checkpoint(str(tmp_path / "best"))[1].endswith("ckpt-3")
 
 
 def test_metrics_line_cut_by_a_kill_is_left_out(tmp_path):
@@ -250,8 +240,6 @@ def test_metrics_line_cut_by_a_kill_is_left_out(tmp_path):
 
 
 def changed(change):
-    """The batches that `change(step, batch)` returns."""
-
     def dataset_fn(first_step, replica_batch_size):
         steps = tf.data.Dataset.counter(first_step)
         return tf.data.Dataset.zip((steps, batches(first_step, replica_batch_size))).map(change)
@@ -284,7 +272,7 @@ def test_some_bad_batches_are_passed_over_and_one_more_ends_the_run(tmp_path, ca
     assert "loss 0.000" not in "".join(capfd.readouterr())
     kept = tf.train.latest_checkpoint(str(tmp_path / "checkpoints"))
     assert kept.endswith("ckpt-8")
-    assert all(np.isfinite(value).all() for value in model_weights(kept).values())
+    assert all(np.isfinite(value).all() for value in weights(tmp_path).values())
 
 
 @eagerly
