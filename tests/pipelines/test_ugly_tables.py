@@ -175,7 +175,7 @@ CSV = {
     "one class": (ONE + "a,pos\nb,pos\n", "the only label in 'label' is 'pos'; expected two label"),
 }
 # Labels that differ in a way that no user means.
-ALIKE = [("01", "1.0"), ("-0", "0"), ("1", "１"), ("a b", "ab"), ("SS", "ß"), ('"1,5"', "1.5")]
+ALIKE = [("01", "1.0"), ("-0", "0"), ("x2", "x²"), ("a b", "ab"), ("SS", "ß"), ('"1,5"', "1.5")]
 for one, other in ALIKE:
     message = "labels '{}' and '{}' differ only".format(*(x.strip('"') for x in (one, other)))
     CSV[f"{one} and {other}"] = (f"{ONE}a,{one}\nb,{other}\nc,x\n", re.escape(message))
