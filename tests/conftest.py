@@ -34,9 +34,9 @@ WORDS = (
 # At the end of a run a long file would keep one worker busy and the other idle.
 LONGEST = ("tests/test_end_to_end.py", "tests/export/", "tests/pipelines/training/")
 # A default test may take 5 s. This is three times as much, because other work slows a test down.
-# It applies to a machine that runs `a_known_loop` in the given time, and to faster ones. A slower
-# machine has as much more time as it needs for the loop.
-MAX_CPU_SECONDS, LOOP_SECONDS = 15, 0.05
+# It applies to a machine that runs LOOP in LOOP_SECONDS, and to faster machines. On a slower one
+# the limit is higher in proportion.
+MAX_CPU_SECONDS, LOOP_SECONDS, LOOP = 15, 0.05, "sum(i * i for i in range(10**6))"
 FILE_ORDER_SEED = os.environ.get("FILE_ORDER_SEED")
 
 
@@ -79,13 +79,9 @@ def pytest_runtest_setup(item):
     tf.keras.utils.set_random_seed(0)
 
 
-def a_known_loop():
-    return sum(i * i for i in range(10**6))
-
-
 @functools.cache
 def max_cpu_seconds():
-    loop = min(timeit.repeat(a_known_loop, time.process_time, repeat=5, number=1))
+    loop = min(timeit.repeat(LOOP, timer=time.thread_time, repeat=5, number=1))
     return MAX_CPU_SECONDS * max(1, loop / LOOP_SECONDS)
 
 

@@ -54,9 +54,7 @@ def test_training_learns_and_leaves_curves(work, model_dir):
 
 
 @pytest.mark.parametrize("budget", ["--num_epochs=0.5", "--train_hours=0.0001"])
-def test_a_budget_becomes_steps_that_a_resumed_run_keeps(
-    work, tmp_path, pretraining_flags, monkeypatch, budget
-):
+def test_a_budget_becomes_steps_that_stay(work, tmp_path, pretraining_flags, monkeypatch, budget):
     monkeypatch.setattr(time_budget, "_SECONDS", 0.2)
     given = [flag for flag in pretrain_flags(work, tmp_path / "run") if "_steps=" not in flag]
     given += [budget, "--warmup_fraction=0.25", "--steps_per_loop=2", "--save_checkpoint_steps=4"]
@@ -88,9 +86,7 @@ def test_a_budget_becomes_steps_that_a_resumed_run_keeps(
         ("--warmup_fraction=0.1 --init_checkpoint=nowhere", "no model directory or checkpoint at"),
     ],
 )
-def test_faults_are_found_before_the_rate_is_measured(
-    work, tmp_path, pretraining_flags, monkeypatch, more, message
-):
+def test_faults_before_measuring(work, tmp_path, pretraining_flags, monkeypatch, more, message):
     monkeypatch.setattr(pretrain, "steps_of_hours", lambda *_: pytest.fail("measured"))
     given = [flag for flag in pretrain_flags(work, tmp_path / "run") if "_steps=" not in flag]
     loop = ["--steps_per_loop=2", "--save_checkpoint_steps=4"]

@@ -160,3 +160,10 @@ def test_a_missing_extra_is_a_failure_where_nothing_may_skip(tmp_path):
     environment = {**os.environ, "NO_SKIPS": "1"}
     done = subprocess.run([*command, tmp_path], cwd=PROJECT, env=environment, capture_output=True)
     assert done.returncode == 1 and b"needs no_such_package" in done.stdout
+
+
+def test_tests_name_their_extras_by_the_marker():
+    # Other skips would escape `make test-extras`. test_model_garden needs another TensorFlow.
+    paths = (PROJECT / "tests").rglob("test_*.py")
+    own = [path.stem for path in paths if re.search(r"importorskip\(", path.read_text("utf-8"))]
+    assert own == ["test_model_garden"]

@@ -88,7 +88,7 @@ def test_a_refusal_or_an_outage_is_one_line(store, place, code, message):
 @pytest.mark.parametrize(
     ("command", "kind", "name"),
     [
-        (RECORDS, "start", "train-"),
+        ((*RECORDS, "--num_workers=2"), "start", "train-"),
         (RECORDS, "start", "manifest.json"),
         (PRETRAINING, "start", "checkpoints/ckpt-2"),
         (PRETRAINING, "read", "tfrecord"),

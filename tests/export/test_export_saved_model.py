@@ -193,9 +193,7 @@ def test_layers_and_length_are_those_of_training(model_dir, tmp_path, monkeypatc
         np.testing.assert_allclose(module.encoder(ids)["pooled_output"], expected, atol=1e-5)
 
 
-def test_an_export_is_not_made_again_nor_overwritten(
-    exported, model_dir, tmp_path, capsys, monkeypatch
-):
+def test_an_export_is_not_made_a_second_time(exported, model_dir, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(export_saved_model, "_publish", lambda *_: pytest.fail("exported again"))
     older = shutil.copytree(exported, tmp_path / "tiny/1")
     described = provenance(older)

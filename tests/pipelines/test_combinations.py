@@ -39,9 +39,7 @@ def test_a_table_with_the_best_on_dev(two_rates):
     assert f"best     {output_dir}/{results['best']} by accuracy" in out
 
 
-def test_other_settings_are_refused_and_further_values_added(
-    two_rates, table, pretrained, tmp_path
-):
+def test_other_settings_are_refused_and_new_values_added(two_rates, table, pretrained, tmp_path):
     output_dir = shutil.copytree(two_rates[0], tmp_path / "rates")
     for rates, other in (("0.02,1e-5", "--global_batch_size=6"), ("0.02", "--random_seeds=1")):
         flags = table_flags(table, pretrained, output_dir, f"--learning_rate={rates}", other)

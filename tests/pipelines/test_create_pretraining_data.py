@@ -169,9 +169,7 @@ def test_refuses_the_directory_of_another_job(create, texts, monkeypatch):
 
 @pytest.mark.parametrize("input_format", ["sentences", "jsonl"])
 @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_the_plan_is_right_where_the_text_is_not_everywhere_the_same(
-    create, tmp_path, monkeypatch, capsys, input_format, suffix
-):
+def test_the_plan_of_text_that_varies(create, tmp_path, monkeypatch, capsys, input_format, suffix):
     monkeypatch.setattr(job, "_MIN_UNIT_BYTES", 3000)
     # The first third has a piece for almost every byte.
     documents = ["7 # 7 # 7 # 7 # 7 #\n" * 12] * 100
@@ -266,7 +264,7 @@ def test_no_byte_is_left_out_or_done_twice(files, shard_bytes):
 
 
 @pytest.mark.parametrize(("shard_bytes", "units"), [(10**6, 1), (900, 8)])
-def test_small_files_without_duplicates_give_the_records_of_a_big_one(
+def test_small_files_give_the_records_of_a_big_one(
     create, texts, tmp_path, shard_bytes, units, monkeypatch
 ):
     documents = (texts / "a.txt").read_text(encoding="utf-8").split("\n\n")

@@ -208,15 +208,13 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
         ("--task=squad_v1 --data_dir=. --null_threshold=0", "only to squad_v2: remove"),
         ("{own} --labels=a,a", "two different labels"),
         ("{own} --data_dir=.", "not --data_dir"),
-        ("{own} --folds=5 --dev_file={train}", "--folds divides the training rows: remove --dev_f"),
+        ("{own} --folds=5 --dev_fraction=0.1", "--folds divides the training rows: remove --dev_f"),
         ("{own} --folds=1", "--folds=1"),
         ("{own} --folds=2 --learning_rate=1e-3,1e-4", "num_epochs: give one value each with --fol"),
         ("{own} --learning_rate=1e-3,0.001", "--num_epochs: learning_rate_0.001 is there twice"),
         ("{own} --learning_rate=1e-3,-1", "--learning_rate=1e-3,-1"),
-        (
-            "{own} --init_checkpoint={model} --num_epochs=1,2 --eval_steps=0",
-            "are compared on dev",
-        ),
+        ("{own} --init_checkpoint={model} --num_epochs=1,2 --eval_steps=0", "are compared on dev"),
+        ("{own}", "both --albert_config and --spm_model_file"),
         ("{own} --folds=95 --init_checkpoint={model}", "rows have 90 different texts: use fewer"),
         ("--task=glue --data_dir=. --folds=5", "--folds does not apply to --task=glue, only to cl"),
         ("{own} --init_checkpoint={model} --text_column=body", "train.tsv"),
@@ -233,9 +231,7 @@ def test_one_line_for_wrong_flags(flags, message, table, pretrained, tmp_path):
 
 
 @pytest.mark.usefixtures("eager")
-def test_a_frozen_encoder_stays_and_one_label_for_all_of_dev_is_warned_of(
-    table, pretrained, tmp_path, monkeypatch, capsys
-):
+def test_a_frozen_encoder_and_one_label(table, pretrained, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(ClassificationTask, "predictions", lambda _, of: ["river"] * len(of))
     changes = {"num_train_steps": 2, "num_warmup_steps": 0, "freeze_encoder": True}
     finetune(table, pretrained, tmp_path, splits=("train", "dev", "test"), **changes)

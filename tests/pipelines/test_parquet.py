@@ -163,9 +163,7 @@ def test_a_corpus(corpus):
 
 
 @pytest.mark.usefixtures("in_this_process")
-def test_records_and_vocabulary_are_those_of_json_lines(
-    corpus, tiny_vocabulary, capsys, monkeypatch
-):
+def test_records_and_vocabulary_are_as_of_json_lines(corpus, tiny_vocabulary, capsys, monkeypatch):
     monkeypatch.setattr(job, "_MIN_UNIT_BYTES", 1000)
     made = {}
     for name in ("c.jsonl", "c.parquet"):

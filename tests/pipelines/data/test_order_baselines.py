@@ -37,7 +37,7 @@ def test_lengths_that_tell_the_label_are_found(tmp_path, tokenizer):
         segments = [Segment([20] * n, [0, 9], 3, i % 6 == 0) for i, n in enumerate(lengths)]
         written[split] = [records.serialize_segment(*pair[::-1]) for pair in enumerate(segments)]
     record_dir = write_shards(tmp_path, tokenizer, written)
-    found = order_baselines(record_dir, "train", ExampleOptions(24), tokenizer)
+    found = order_baselines(record_dir, "heldout", ExampleOptions(24), tokenizer)
     assert found.keys() == {"openings", "inside"}
     # The shorter sentence comes second, unless the parts are swapped.
     for kind, least in (("openings", 70), ("inside", 400)):

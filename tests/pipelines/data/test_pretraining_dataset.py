@@ -190,9 +190,7 @@ def test_next_sentence_evaluation_has_foreign_segments(tmp_path, tokenizer):
     assert 0.3 < labels.sum() / weights.sum() < 0.7
 
 
-def test_a_mixed_run_keeps_the_epochs_of_each_source(
-    four_epochs, record_dir, other_dir, tokenizer, monkeypatch
-):
+def test_epochs_in_a_mixed_run(four_epochs, record_dir, other_dir, tokenizer, monkeypatch):
     monkeypatch.setattr(training_order, "BLOCK_ROWS", 20)
     sources = read_sources(f"{record_dir},{other_dir}", [1.0, 3.0])
 

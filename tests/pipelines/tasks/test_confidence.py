@@ -86,6 +86,8 @@ def test_no_temperature_of_few_rows_of_right_rows_or_of_a_calibrated_model():
     even = np.tile([2 / 3, 1 / 3], (60, 1))
     found = confidence.confidence(np.arange(60) % 3 // 2, even)
     assert found["calibration_error"] < 1e-12 and "temperature" not in found
+    chance = np.random.default_rng(2).integers(4, size=1000)
+    assert confidence.fit_temperature(chance, sample(rng, 1000, 3.0)[1]) > 15
 
 
 def test_few_temperatures_of_calibrated_models():
@@ -125,3 +127,13 @@ def test_thresholds_of_labels_by_hand():
     copied = numbers_by_label("label_thresholds", flag, np.isfinite, "")
     assert copied == {n: row["threshold"] for n, row in figures.items() if "threshold" in row}
     assert confidence.describe_label_thresholds({"rare": figures["rare"]}) == []
+
+
+def test_thresholds_of_labels_of_chance_promise_nothing_on_other_rows():
+    rng = np.random.default_rng(5)
+    known, found = rng.random((2, 200, 200)) < 0.2, rng.random((2, 200, 200))
+    rows = confidence.label_thresholds(known[0], found[0], range(200)).items()
+    rows = [(i, r["threshold"], r["f1_at_threshold"]) for i, r in rows if "threshold" in r]
+    on_others = np.mean([f1_score(known[1][:, i], found[1][:, i] >= at) for i, at, _ in rows])
+    on_dev = np.mean([f1 for *_, f1 in rows])
+    assert len(rows) > 150 and on_dev > 1 / 3 + 0.01 > on_others + 0.01

@@ -56,6 +56,7 @@ def test_rows_are_drawn_again_and_all_right_have_no_bootstrap():
     all_right = np.diag([12, 8])
     drawn = metrics.draw_again(all_right, 50)
     assert (drawn.rows.sum(axis=1) == 20).all() and (drawn.predicted == drawn.rows).all()
+    assert 1.5 < drawn.rows[:, 0].std() < 3  # binomial: 2.2
     assert metrics.intervals(all_right, ["macro_f1"]) == {}
     accuracy = metrics.intervals(all_right, ["accuracy"])["accuracy"]
     assert accuracy[0] == pytest.approx(0.8389, abs=1e-4)
