@@ -22,7 +22,7 @@ JOBS = {
     "pre-training": (PRETRAINING, 3),
     "export": (("export.export_saved_model", *EXPORT), 2),
 }
-# Verification takes most of the time of an export. It reads local files alone.
+# Without verification, which starts another process for each export and reads local files alone.
 UNVERIFIED = """
 import runpy
 from export import verify
