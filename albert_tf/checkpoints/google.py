@@ -19,6 +19,7 @@ from albert_tf.checkpoints.model_directory import CONFIG_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
+from albert_tf.storage.unreadable import refuse_unreadable
 
 CHECKPOINT = "model.ckpt-best"  # the same name as in Google's releases
 
@@ -88,7 +89,7 @@ def read(
     config_file = next(filter(tf.io.gfile.exists, configs + bert_configs), configs[-1])
     config = reference_config.read(config_file)
     table = name_map.BERT_TABLE if config_file in bert_configs else None
-    with model_directory.refuse_unreadable(f"{prefix!r} is not a readable checkpoint"):
+    with refuse_unreadable(f"{prefix!r} is not a readable checkpoint"):
         num_bytes = model_directory.length_of_data(prefix)
         name_map.check_size(config, num_bytes, "google", allow_missing, table)
         reader = tf.train.load_checkpoint(prefix)

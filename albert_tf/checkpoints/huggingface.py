@@ -23,12 +23,12 @@ from albert_tf.checkpoints.model_directory import (
     RUN_FILE,
     TASK_FILE,
     read_if_exists,
-    refuse_unreadable,
 )
 from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS, Kind
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
+from albert_tf.storage.unreadable import refuse_unreadable
 from albert_tf.text.tokenization import TOKENIZER_CONFIG_FILE, WORDPIECE_FILE, AlbertTokenizer
 
 CONFIG_FILE = "config.json"

@@ -13,55 +13,26 @@ task.json               for fine-tuned models: kind, labels, lengths
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
-from google.protobuf.message import DecodeError
 
 from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
-from albert_tf.storage.errors import UserError, store_error
+from albert_tf.storage.errors import UserError
+from albert_tf.storage.unreadable import refuse_unreadable
 
 CONFIG_FILE = "albert_config.json"
 BEST_DIR = "best"
 RUN_FILE = "run.json"
 ORIGIN_FILE = "origin.json"
 TASK_FILE = "task.json"
-
-# Errors that TensorFlow raises if a checkpoint is truncated, modified or from another model.
-UNREADABLE = (
-    *(tf.errors.OpError, DecodeError),
-    *(AssertionError, ValueError, LookupError, RuntimeError),
-)
-
-
-def reraise_store_error(error: Exception) -> None:
-    """Re-raises an error if it was caused by the object store, because the file may be intact."""
-    if isinstance(error, tf.errors.PermissionDeniedError) or store_error(str(error)):
-        raise error
-
-
-@contextlib.contextmanager
-def refuse_unreadable(message: str, *further: type[Exception]) -> Iterator[None]:
-    """Converts errors in UNREADABLE and `further` to a UserError with `message` and the reason.
-
-    Errors caused by the object store are re-raised unchanged.
-    """
-    try:
-        yield
-    except (*UNREADABLE, *further) as error:
-        reraise_store_error(error)
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        if missing := re.findall(r"<tf.Variable '([^']+):0'", str(error)):
-            reason = f"it lacks {missing[0]}" + f" and {len(missing) - 1} more" * (len(missing) > 1)
-        raise UserError(f"{message}: {reason}") from error
 
 
 def checkpoints_directory(model_dir: str) -> str:

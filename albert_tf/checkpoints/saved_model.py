@@ -13,10 +13,11 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from albert_tf.checkpoints import name_map
-from albert_tf.checkpoints.model_directory import CONFIG_FILE, length_of_data, refuse_unreadable
+from albert_tf.checkpoints.model_directory import CONFIG_FILE, length_of_data
 from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
+from albert_tf.storage.unreadable import refuse_unreadable
 from albert_tf.text.tokenization import AlbertTokenizer, find_vocabulary
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"

@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from albert_tf.checkpoints import model_directory
-from albert_tf.storage import files
+from albert_tf.storage import files, unreadable
 from albert_tf.storage.errors import UserError
 
 
@@ -51,8 +51,8 @@ class Checkpointer:
         for path in reversed(found):
             try:
                 self._checkpoint.read(path).assert_existing_objects_matched()
-            except model_directory.UNREADABLE as error:
-                model_directory.reraise_store_error(error)
+            except unreadable.UNREADABLE as error:
+                unreadable.reraise_store_error(error)
                 reason = str(error).strip().splitlines()[0]
                 logging.warning("checkpoint %s is damaged, trying the one before: %s", path, reason)
                 continue
