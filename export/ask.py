@@ -31,7 +31,7 @@ from albert_tf.text.in_graph import import_tensorflow_text
 FLAGS = flags.FLAGS
 
 _PAIR_SEPARATOR = "|||"
-_MOST_VALUES = 8  # maximum number of values printed per embedding
+_MOST_VALUES = 8  # maximum number of values printed per output, such as an embedding
 # Maps the inputs of signatures to flags.
 _FLAGS = {
     "text": "--text",
@@ -119,7 +119,7 @@ def ask(
             f"no SavedModel at {saved_model!r}, nor a version of one in it: see export_saved_model"
         )
     import_tensorflow_text()  # registers the ops of the in-graph tokenizer
-    model = tf.saved_model.load(path)
+    model = versions.load_saved_model(path)
     lines = [f"{path} answers"]
     if masked_texts:
         if "fill_mask" not in model.signatures:
@@ -132,11 +132,8 @@ def ask(
         lines += _answers(path, model.signatures.get("score", serving_default), of_texts)
         lines += _answers(path, serving_default, others)
         return lines + (_judge_order(serving_default, of_pairs) if of_pairs else [])
-    lines += _answers(path, serving_default, [*of_texts, *of_pairs, *others])
-    if "labels" in model.signatures:
-        labels = model.signatures["labels"]()["labels"]
-        lines += ["", f"(probabilities of {_readable(labels)})"]
-    return lines
+    names = model.signatures["labels"]()["labels"] if "labels" in model.signatures else None
+    return lines + _answers(path, serving_default, [*of_texts, *of_pairs, *others], names)
 
 
 def _split_pair(pair: str) -> dict[str, str]:
@@ -146,8 +143,11 @@ def _split_pair(pair: str) -> dict[str, str]:
     return {"text": sentences[0], "text_pair": sentences[1]}
 
 
-def _answers(path: str, signature, questions: list[dict]) -> list[str]:
-    """Formats the answers as lines; raises a UserError if inputs do not match the signature."""
+def _answers(path: str, signature, questions: list[dict], labels=None) -> list[str]:
+    """Formats the answers as lines; raises a UserError if inputs do not match the signature.
+
+    Probabilities are printed with their `labels`, the highest first.
+    """
     wanted = set(signature.structured_input_signature[1])
     lines = []
     for inputs in questions:
@@ -169,8 +169,22 @@ def _answers(path: str, signature, questions: list[dict]) -> list[str]:
                 )
         answers = signature(**{name: tf.constant([text]) for name, text in inputs.items()})
         lines += ["", *(f"{name}: {text}" for name, text in inputs.items())]
-        lines += [f"  {name}: {_readable(t[0])}" for name, t in sorted(answers.items())]
+        for name, values in sorted(answers.items()):
+            lines.append(f"  {name}: {_readable(_named(name, values[0], labels))}")
     return lines
+
+
+def _named(name: str, values: tf.Tensor, labels: tf.Tensor | None):
+    """Returns the values of an output, or what they say of the `labels`."""
+    if labels is None or name not in ("predicted", "probabilities"):
+        return values
+    if name == "predicted":
+        return tf.boolean_mask(labels, tf.cast(values, tf.bool))
+    places = tf.argsort(values, direction="DESCENDING")
+    return tf.strings.join(
+        [tf.gather(labels, places), tf.strings.as_string(tf.gather(values, places), precision=6)],
+        " ",
+    )
 
 
 def _readable(values: tf.Tensor) -> str:

@@ -11,6 +11,7 @@ import os
 import tensorflow as tf
 
 from albert_tf.storage import files
+from albert_tf.storage.unreadable import refuse_unreadable
 
 
 def existing(directory: str) -> list[int]:
@@ -28,3 +29,9 @@ def newest_saved_model(path: str) -> str | None:
     candidates = [path, *(os.path.join(path, str(v)) for v in reversed(existing(path)))]
     is_there = (tf.io.gfile.exists(os.path.join(found, "saved_model.pb")) for found in candidates)
     return next((found for found, there in zip(candidates, is_there) if there), None)
+
+
+def load_saved_model(path: str):
+    """Loads a SavedModel. Raises a UserError if its files are damaged or missing."""
+    with refuse_unreadable(f"{path!r} is damaged: copy or export it again", OSError):
+        return tf.saved_model.load(path)

@@ -24,7 +24,7 @@ from export.modules.serving_module import ServingModule
 from pipelines.predict import load
 from pipelines.tasks.running.fine_tuned import find_model
 from pipelines.training.run import read_initial_model
-from tests.builders import near
+from tests.builders import near, raises_one_line
 from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
 from tests.export.task_models import LABELS, TASKS
 from tests.export.task_models import ask as answers_to
@@ -104,11 +104,19 @@ def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified, few_
     lines = ask(saved_model=made, pairs=["a fox runs ||| some dog"])
     assert lines[0] == f"{made} answers"
     assert lines[2:5] == ["text: a fox runs", "text_pair: some dog", "  label: unsure"]
-    shown = lines[5].removeprefix("  probabilities: ").split(", ")
-    np.testing.assert_allclose(np.float32(shown), likely[0], atol=1e-5)
-    assert lines[-1] == f"(probabilities of {', '.join(LABELS)})"
+    shown = [text.rsplit(" ", 1) for text in lines[5].removeprefix("  probabilities: ").split(", ")]
+    ranked = sorted(zip(LABELS, likely[0]), key=lambda found: -found[1])
+    assert [label for label, _ in shown] == [label for label, _ in ranked]
+    np.testing.assert_allclose([float(p) for _, p in shown], [p for _, p in ranked], atol=1e-5)
     with pytest.raises(ValueError, match="fills no"):
         ask(saved_model=made, masked_texts=["[MASK]"])
+    broken = shutil.copytree(made, tmp_path / "broken")
+    variables = broken / "variables/variables.data-00000-of-00001"
+    for damage in (lambda: variables.write_bytes(variables.read_bytes()[:999]), variables.unlink):
+        damage()
+        for use in (load, lambda path: ask(saved_model=path, texts=["a"])):
+            with raises_one_line(r"broken' is damaged: copy or export it again: "):
+                use(str(broken))
 
     labels = [LABELS[np.argmax(row)] for row in likely]
     sure = load(made, min_probability=0.0).predict(rows)
@@ -138,6 +146,8 @@ def test_label_thresholds_of_an_export(make_module, tmp_path, few_functions):
     np.testing.assert_array_equal(answer["predicted"], expected)
     assert expected[:, 0].any() and not expected[:, 0].all()
     assert "-> probabilities, predicted" in export_saved_model.how_to_use(made)
+    lines = ask(saved_model=made, pairs=["a fox runs ||| some dog"])
+    assert f"  predicted: {', '.join(np.array(LABELS)[expected[0]])}" in lines
     examples = loaded.signatures["examples"]
     assert examples.structured_outputs["predicted"].dtype == tf.int32
     assert examples(examples=tf.constant([b"no"]))["predicted"].numpy().tolist() == [[-1] * 3]

@@ -76,7 +76,7 @@ def find_model(path: str) -> str:
         return _best_seed(path, seeds)
     raise UserError(
         f"no fine-tuned or pre-trained model at {path!r}; expected the --output_dir of a "
-        "finished pipelines.finetune, its seed_N, an export, or a pre-trained model"
+        "finished pipelines.finetune, its seed_N, its fold_K, an export, or a pre-trained model"
     )
 
 
@@ -193,9 +193,9 @@ class Export:
 
     def __init__(self, path: str, task: Task, batch_size: int):
         import_tensorflow_text()  # registers the tokenizer's operations, which the SavedModel needs
+        self._loaded = versions.load_saved_model(path)
         self.identity = {"weights": hash_of_weights(path)}
         self._task, self._batch_size = task, batch_size
-        self._loaded = tf.saved_model.load(path)
         self._temperature = read_description(path).get("temperature")
         signatures = self._loaded.signatures
         # Models that tag words have a signature for texts that are already split into words.
