@@ -67,7 +67,7 @@ def compare(patterns: Sequence[str], output: str | None = None) -> list[Compared
     if not runs:
         raise UserError(
             f"--runs={','.join(patterns)}: no directory of pretrain or finetune there: give their "
-            "--model_dir or --output_dir"
+            "--model_dir or --output_dir, and OUTPUT_DIR/* after folds or several settings"
         )
     for number, run in enumerate(runs, start=1):
         print(f"{number:>3}  {run.path}")

@@ -87,6 +87,9 @@ from .training.strategy import create_strategy, define_strategy_flags, is_chief,
 
 FLAGS = flags.FLAGS
 
+# The arguments of `finetune` that `_prepare` takes, too.
+_PREPARED = ("task", "initial", "settings", "loop", "strategy", "divide")
+
 
 def define_flags() -> None:
     """Defines the flags of this program. Other programs may use the same flag names."""
@@ -174,18 +177,7 @@ def main(_) -> None:
         if is_chief(strategy):
             write_glue_table(FLAGS.output_dir, summaries)
     elif len(combinations) > 1:
-        if not (FLAGS.eval_steps or divide or task.read("dev")):
-            raise UserError(
-                "--learning_rate, --num_epochs: several values are compared on dev: give "
-                "--dev_file or --dev_fraction"
-            )
-        runs = {name: {"settings": settings} for name, settings in combinations.items()}
-        shared = dataclasses.asdict(arguments["settings"])
-        del shared["learning_rate"], shared["num_epochs"]
-        with Run(strategy, FLAGS.output_dir, {}).hold({"task": FLAGS.task, "combinations": shared}):
-            summaries = finetune_each(runs, arguments)
-            if is_chief(strategy):
-                write_combinations(FLAGS.output_dir, summaries)
+        compare_settings(combinations, arguments)
     else:
         finetune(**arguments)
 
@@ -239,28 +231,16 @@ def finetune(
 
     If there is no dev file, `divide` can split the training examples into train and dev examples.
     """
-    settings.check(strategy)
-    config, tokenizer, checkpoint, trained_length = initial
-    trained_length = trained_length or config.max_position_embeddings
-    length = settings.max_seq_length or trained_length
-    program.check_max_seq_length(length, config.max_position_embeddings, trained_length)
-    # Tokenize before a model is created, because Keras' seeding invalidates the tokenizer's graph.
-    splits = {
-        name: TaskSplit(examples, *task.encode(examples, tokenizer, length, name == "train"))
-        for name, examples in _read_splits(task, divide).items()
-    }
-    settings = dataclasses.replace(settings, max_seq_length=length)
-    settings = settings.with_steps(len(splits["train"].sequences))
-    settings.check(strategy)
-    if loop.eval_steps and "dev" not in splits:
-        raise UserError(
-            f"--task={task.name}: there is no dev set to choose the best weights by: give "
-            "--dev_file or --dev_fraction, or take the last weights with --eval_steps=0"
-        )
-    identity = _identity(task, splits, initial, settings, loop)
+    splits, settings, identity = _prepare(
+        task=task,
+        initial=initial,
+        settings=settings,
+        loop=loop,
+        strategy=strategy,
+        divide=divide,
+    )
+    config, tokenizer, checkpoint = initial[:3]
     identity.update(origin_of(output_dir, checkpoint))
-    if divide:
-        identity["dev_division"] = DIVISION
     # All settings must be equal on all hosts. A resumed run may change the two deleted below.
     run = Run(strategy, output_dir, dict(identity))
     del identity["save_checkpoint_steps"], identity["max_bad_batches"]
@@ -282,6 +262,34 @@ def finetune(
     return summary
 
 
+def compare_settings(
+    combinations: Mapping[str, FinetuneSettings], arguments: Mapping[str, Any]
+) -> None:
+    """Fine-tunes once per combination of settings, and writes which one is best on dev.
+
+    `arguments` are the arguments of `finetune` that all combinations have in common.
+    """
+    task, strategy, output_dir = (arguments[n] for n in ("task", "strategy", "output_dir"))
+    if not (arguments["divide"] or task.read("dev")):
+        raise UserError(
+            "--learning_rate, --num_epochs: several values are compared on dev: give --dev_file or "
+            "--dev_fraction"
+        )
+    # Combinations of later calls are compared, too: only the two settings may differ.
+    splits, _, identity = _prepare(**{name: arguments[name] for name in _PREPARED})
+    for settings in combinations.values():
+        settings.with_steps(len(splits["train"].sequences)).check(strategy)
+    identity.update(arguments["settings"].identity(), dev=fingerprint(splits["dev"]))
+    del splits
+    for name in ("learning_rate", "num_epochs", "save_checkpoint_steps", "max_bad_batches"):
+        identity.pop(name, None)
+    with Run(strategy, output_dir, {}).hold(identity):
+        runs = {name: {"settings": settings} for name, settings in combinations.items()}
+        summaries = finetune_each(runs, arguments)
+        if is_chief(strategy):
+            write_combinations(output_dir, summaries)
+
+
 def cross_validate(folds: int, arguments: Mapping[str, Any]) -> None:
     """Fine-tunes with each fold as dev set. Scores the first seed's predictions for all rows.
 
@@ -294,10 +302,48 @@ def cross_validate(folds: int, arguments: Mapping[str, Any]) -> None:
         f"fold_{fold}": {"divide": functools.partial(split_off_fold, numbers=numbers, fold=fold)}
         for fold in range(1, folds + 1)
     }
+    _prepare(**{**{name: arguments[name] for name in _PREPARED}, **runs["fold_1"]})  # checks all
     with Run(strategy, output_dir, {}).hold({"folds": folds}):
         finetune_each(runs, arguments)
         if is_chief(strategy):
             score_out_of_fold(task, examples, numbers, output_dir, arguments["random_seeds"][0])
+
+
+def _prepare(
+    *,
+    task: Task,
+    initial: InitialModel,
+    settings: FinetuneSettings,
+    loop: LoopSettings,
+    strategy: tf.distribute.Strategy,
+    divide: Callable | None,
+) -> tuple[dict[str, TaskSplit], FinetuneSettings, dict]:
+    """Reads and tokenizes the examples, and checks all settings.
+
+    Returns the splits, the settings with numbers of steps, and what the final weights depend on.
+    """
+    settings.check(strategy)
+    config, tokenizer, _, trained_length = initial
+    trained_length = trained_length or config.max_position_embeddings
+    length = settings.max_seq_length or trained_length
+    program.check_max_seq_length(length, config.max_position_embeddings, trained_length)
+    # Tokenize before a model is created, because Keras' seeding invalidates the tokenizer's graph.
+    splits = {
+        name: TaskSplit(examples, *task.encode(examples, tokenizer, length, name == "train"))
+        for name, examples in _read_splits(task, divide).items()
+    }
+    settings = dataclasses.replace(settings, max_seq_length=length)
+    settings = settings.with_steps(len(splits["train"].sequences))
+    settings.check(strategy)
+    if loop.eval_steps and "dev" not in splits:
+        raise UserError(
+            f"--task={task.name}: there is no dev set to choose the best weights by: give "
+            "--dev_file or --dev_fraction, or take the last weights with --eval_steps=0"
+        )
+    identity = _identity(task, splits, initial, settings, loop)
+    if divide:
+        identity["dev_division"] = DIVISION
+    return splits, settings, identity
 
 
 def _identity(

@@ -273,7 +273,7 @@ def wrong_directories(work):
         ({"max_seq_length": 32}, "do not fit into 32"),
         ({"albert_config": "albert_tiny"}, "neither a file nor one of albert_base"),
         ({"albert_config": "{work}/smaller.json"}, "vocab_size 82"),
-        ({"model_dir": "{work}/records"}, "holds a run of another program"),
+        ({"model_dir": "{work}/records"}, "holds another kind of run"),
         ({"model_dir": "{work}/model", "learning_rate": 0.03}, "learning_rate 0.02 there, 0.03 he"),
         ({"init_checkpoint": "{work}/huggingface"}, "a model of Hugging Face's form: convert"),
         ({"init_checkpoint": "{work}/two_heads"}, "(num_attention_heads 2 there, 4 here)"),

@@ -93,11 +93,9 @@ def claim(model_dir: str, settings: dict) -> None:
     if tf.io.gfile.exists(path):
         theirs = files.read_json(path)
         begun = theirs.pop("versions", {})  # older releases did not record versions
-        # Runs of the same program have most setting names in common.
-        if len({*theirs} & {*settings}) < len(theirs) / 2:
-            raise UserError(
-                f"{model_dir!r} holds a run of another program: choose another directory"
-            )
+        # Runs of the same kind have most setting names in common.
+        if len({*theirs} & {*settings}) <= len(theirs) / 2:
+            raise UserError(f"{model_dir!r} holds another kind of run: choose another directory")
         if difference := describe_difference(theirs, settings):
             raise UserError(
                 f"{model_dir!r} holds another run ({difference}): choose another directory, or the "

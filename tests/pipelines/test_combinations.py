@@ -41,10 +41,19 @@ def test_a_table_with_the_best_on_dev(two_rates):
 
 def test_other_settings_are_refused_and_new_values_added(two_rates, table, pretrained, tmp_path):
     output_dir = shutil.copytree(two_rates[0], tmp_path / "rates")
-    for rates, other in (("0.02,1e-5", "--global_batch_size=6"), ("0.02", "--random_seeds=1")):
+    for rates, other in (
+        ("0.02,1e-5", "--global_batch_size=6"),
+        ("0.03,1e-4", "--num_train_steps=9"),
+        ("0.02", "--random_seeds=1"),
+    ):
         flags = table_flags(table, pretrained, output_dir, f"--learning_rate={rates}", other)
         err = run("pipelines.finetune", *flags, exit_code=2)[1]
         assert "another run" in err or "other settings" in err, err
+    longer, rows = tmp_path / "longer.tsv", (table / "train.tsv").read_text()
+    longer.write_text(rows + rows.splitlines(keepends=True)[-1])
+    more = ["--learning_rate=0.03,1e-4", f"--train_file={longer}"]
+    flags = table_flags(table, pretrained, output_dir, *more)
+    assert "holds another run (train " in run("pipelines.finetune", *flags, exit_code=2)[1]
     more = ["--learning_rate=0.03,1e-5", "--random_seeds=1,2"]
     run("pipelines.finetune", *table_flags(table, pretrained, output_dir, *more))
     results = json.loads((output_dir / "combinations.json").read_text())
@@ -70,12 +79,32 @@ def test_a_killed_command_does_what_is_missing(two_rates, table, pretrained, tmp
     assert (output_dir / "combinations.json").read_text() == expected
 
 
+def test_what_cannot_be_compared_leaves_no_directory(table, pretrained, tmp_path):
+    warm_up = "--num_warmup_steps=20"
+    for splits, *more, steps in (
+        (["train", "dev"], "--num_epochs=2,3", 15),
+        (["train"], "--num_epochs=2", "--folds=3", 10),
+    ):
+        flags = table_flags(table, pretrained, tmp_path / "out", splits=splits)
+        flags = [f for f in flags if "num_" not in f]
+        err = run("pipelines.finetune", *flags, *more, warm_up, exit_code=2)[1]
+        assert f"--num_epochs=2 makes {steps} steps, fewer than the 20" in err
+    flags = table_flags(table, pretrained, tmp_path / "out", *TWO_BY_TWO, splits=("train",))
+    for more in ([], ["--eval_steps=0"]):
+        err = run("pipelines.finetune", *flags, *more, exit_code=2)[1]
+        assert "several values are compared on dev: give --dev_file" in err
+    assert not (tmp_path / "out").exists()
+
+
 def test_epochs_by_rates(table, pretrained, tmp_path):
     flags = [f for f in table_flags(table, pretrained, tmp_path) if not f.startswith("--num_")]
-    more = ["--learning_rate=1e-3,2e-3", "--num_epochs=0.3,0.6", "--warmup_fraction=0.1"]
-    run("pipelines.finetune", *flags, *more)
+    more = ["--num_epochs=0.3,0.6", "--warmup_fraction=0.1", "--eval_steps=0"]
+    run("pipelines.finetune", *flags, *more, "--learning_rate=1e-3,2e-3")
     found = json.loads((tmp_path / "combinations.json").read_text())["combinations"]
     names = (f"{rate}-num_epochs_{n}" for rate in ("0.001", "0.002") for n in ("0.3", "0.6"))
     assert list(found) == [f"learning_rate_{name}" for name in names]
     steps = [read_metrics(str(tmp_path / name / "seed_12345"))[-1]["step"] for name in found]
     assert steps == [3, 5, 3, 5], "of 90 rows, 12 a step"
+    # The last weights, too, are compared on dev.
+    more += ["--learning_rate=3e-3,4e-3", f"--dev_file={table}/test.tsv"]
+    assert "holds another run (dev " in run("pipelines.finetune", *flags, *more, exit_code=2)[1]
