@@ -72,6 +72,15 @@ READ = {
         [("They paid\n1,000 or\n0,5 dollars", "1"), *[("a", "0"), ("b", "1")] * 4],
     ),
 }
+for case, codes in {
+    "huge": ("12E3456789", "12E3456790"),
+    "beyond all exponents": ("1E9999999999999999999", "2E9999999999999999999"),
+    "below all exponents": ("1E-9999999999999999999", "2E-9999999999999999999"),
+    "long": ("1234567890123456789012345678901", "1234567890123456789012345678902"),
+}.items():
+    rows = [(text, code) for text in "abc" for code in codes]
+    lines = "".join(f"{text},{code}\n" for text, code in rows)
+    READ[f"labels that are {case} numbers"] = "t.csv", f"text,label\n{lines}", rows
 CONTENT = {"csv": TWO, "tsv": TSV, "txt": TSV, "jsonl": LINES, "json": json.dumps(OBJECTS)}
 NAMES = [f"t.{kind}{packed}" for kind in CONTENT for packed in ("", *COMPRESS)]
 for name in (*NAMES, "T.CSV", "t.Csv.gz", "T.TSV", "T.JSONL", "T.Json"):

@@ -27,6 +27,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_LABEL = 500  # characters
 # The loss squares numbers. The square of a larger number may overflow float32.
 _MAX_NUMBER = 1e18
+# For labels that are numbers: long numbers are not rounded, and 1E3456789 does not overflow.
+_EXACT = decimal.Context(
+    prec=_MAX_LABEL,
+    Emin=decimal.MIN_EMIN,
+    Emax=decimal.MAX_EMAX,
+    traps=[decimal.InvalidOperation, decimal.Overflow, decimal.Underflow],
+)
 # Does not match a comma before exactly three digits, which may be a thousands separator.
 _DECIMAL_COMMA = re.compile(r"^([+-]?\d+),(\d{1,2}|\d{4,})$")
 _ANY_COMMA = re.compile(r"\s*[+-]?[\d.]*,\d+\s*")
@@ -129,12 +136,13 @@ def _has_label(path: str, columns: Mapping[str, str | None], quoting: str) -> bo
     names = column_names(path, quoting)
     if column in names:
         return True
-    plain = {label_key(name): name for name in names}
+    plain = {label_key(name): name for name in names if name not in columns.values()}
     if found := difflib.get_close_matches(label_key(column), plain, n=1, cutoff=0.75):
         close = plain[found[0]]
         raise UserError(
             f"{path}: no column {column!r}, but {close!r}: rename it if it holds the answers; if "
-            f"there are none, give {close!r} a name that is less like {column!r}"
+            f"there are none, give {close!r} a name that is less like {column!r}, or, in "
+            "pipelines.predict, name no column: --label_column="
         )
     return False
 
@@ -280,9 +288,10 @@ def label_key(label: str) -> str:
     key = "".join(c for c in plain if unicodedata.category(c) not in _INVISIBLE and not c.isspace())
     key = {"true": "1", "false": "0"}.get(key, key)
     try:
-        # Adding 0 converts -0 to 0. float() would merge different long numbers.
-        return str(decimal.Decimal(_DECIMAL_COMMA.sub(r"\1.\2", key)).normalize() + 0)
-    except decimal.InvalidOperation:
+        # float() would merge different long numbers. Adding 0 converts -0 to 0.
+        number = _EXACT.create_decimal(_DECIMAL_COMMA.sub(r"\1.\2", key))
+        return str(_EXACT.add(number.normalize(_EXACT), 0))
+    except decimal.DecimalException:
         return key
 
 
