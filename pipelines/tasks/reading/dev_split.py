@@ -72,7 +72,7 @@ def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
 
     Examples with an equal `group` (see comparable) are in the same fold. Groups are assigned in
     descending order of size, and groups of equal size in the order of a hash. Each group is added
-    to the fold with the fewest rows of the group's classes, or to the smallest of these folds.
+    to the fold with the smallest shares of the group's classes, or to the smallest of these folds.
     """
     groups: dict[str, list[int]] = {}
     for place, example in enumerate(examples):
@@ -81,11 +81,14 @@ def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
         raise UserError(
             f"--folds={folds}: the rows have {len(groups):,} different texts: use fewer"
         )
-    numbers, found = [0] * len(examples), {fold: Counter() for fold in range(1, folds + 1)}
+    numbers, sizes = [0] * len(examples), Counter()
+    found = {fold: Counter() for fold in range(1, folds + 1)}
+    totals = Counter(name for example in examples for name in example.classes or (None,))
     for group in sorted(groups, key=lambda group: (-len(groups[group]), _digest(group))):
-        names = [examples[place].classes for place in groups[group]]
-        fold = min(found, key=lambda k: (sum(found[k][name] for name in names), found[k]["all"]))
-        found[fold].update([*names, *["all"] * len(names)])
+        names = [name for place in groups[group] for name in examples[place].classes or (None,)]
+        fold = min(found, key=lambda k: (sum(found[k][n] / totals[n] for n in names), sizes[k]))
+        found[fold].update(names)
+        sizes[fold] += len(groups[group])
         for place in groups[group]:
             numbers[place] = fold
     return numbers

@@ -240,6 +240,15 @@ def test_rare_and_equal_labels_are_spread_over_the_folds():
     numbers = fold_numbers(rows, 5)
     assert all(abs(number - 40) <= 1 for number in Counter(numbers).values())
     assert all(map(int.__ne__, numbers[:100], numbers[100:])), "train has each label"
+    sets = [
+        tuple(c for c, place in zip("abcdefg", (1, 2, 4, 8, 16, 32, 64)) if n & place)
+        for n in range(1, 128)
+    ]
+    rows = [Example(str(n), f"text {n}", None, labels) for n, labels in enumerate(sets)]
+    found = Counter(
+        (fold, label) for fold, row in zip(fold_numbers(rows, 4), rows) for label in row.label
+    )
+    assert set(found.values()) <= {15, 16, 17}, "each label of several is spread"
     for few in (rows[:3], [rows[0]] * 9):
         with pytest.raises(ValueError, match=r"--folds=5: the rows have \d different texts: use"):
             fold_numbers(few, 5)
