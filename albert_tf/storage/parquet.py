@@ -16,9 +16,9 @@ _BUFFER_BYTES = 1 << 20  # else, or with pre_buffer, pyarrow reads entire row gr
 def json_lines(file: tf.io.gfile.GFile) -> Iterator[bytes]:
     """Converts a Parquet file to JSON lines, one per row, and yields them in blocks.
 
-    Dates, times and decimals are converted to strings, as in a CSV. Bytes are converted to an
-    object, which is not mistaken for text. With each block, the position in `file` is set in
-    proportion to the number of rows read so far.
+    Dates, times and decimals are converted to strings, as in a CSV. Bytes, and values that Python
+    cannot represent, are converted to an object, which is not mistaken for text. With each block,
+    the position in `file` is set in proportion to the number of rows read so far.
 
     Raises:
       OSError: if the file is damaged.
@@ -34,7 +34,7 @@ def json_lines(file: tf.io.gfile.GFile) -> Iterator[bytes]:
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UserError(f"{file.name}: several columns {twice!r}: rename all but one")
         for batch in table.iter_batches(_ROWS_PER_BLOCK):
-            columns = [_as_text(column, pyarrow).to_pylist() for column in batch.columns]
+            columns = [_values(column, pyarrow) for column in batch.columns]
             records = (dict(zip(names, row)) for row in zip(*columns))
             lines = (json.dumps(r, ensure_ascii=False, default=_no_text) + "\n" for r in records)
             done += batch.num_rows
@@ -46,10 +46,21 @@ def json_lines(file: tf.io.gfile.GFile) -> Iterator[bytes]:
         raise OSError(str(error)) from error
 
 
-def _as_text(column, pyarrow):
+def _values(column, pyarrow) -> list:
     kinds = pyarrow.types
     is_text = kinds.is_temporal(column.type) or kinds.is_decimal(column.type)
-    return column.cast(pyarrow.string()) if is_text else column
+    try:
+        return (column.cast(pyarrow.string()) if is_text else column).to_pylist()
+    except (ValueError, LookupError, OverflowError):
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar) -> object:
+    try:
+        return scalar.as_py()
+    except (ValueError, LookupError, OverflowError) as error:
+        # Python has no such value, for example a nanosecond. It matters only if it is used.
+        return {str(scalar.type): str(error)[:60]}
 
 
 def _no_text(value: object) -> dict[str, str]:

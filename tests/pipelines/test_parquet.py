@@ -51,6 +51,7 @@ def test_types_of_columns(tmp_path):
     columns = {
         "text": pyarrow.array([1_000_000_001, 0], pyarrow.timestamp("ns")),
         "label": pyarrow.array(["x", "y"]).dictionary_encode(),
+        "unused": pyarrow.array([[1], [2]], pyarrow.list_(pyarrow.timestamp("ns"))),
     }
     task = ClassificationTask("own", {"train": str(write(tmp_path / "t.parquet", columns))})
     assert task.read("train")[0].text == "1970-01-01 00:00:01.000000001"
@@ -69,10 +70,14 @@ FAULTS = {
     "no such column": ({"body": ["a"]}, r"t\.parquet:1: no field 'text'; .* 'label', 'body'; see"),
     "null": ({"text": ["a", None]}, r"t\.parquet:2: 'text' is null, expected text$"),
     "bytes": ({"text": [b"a", b"b"]}, r":1: 'text' is {\"bytes\": \"b'a'\"}, expected text$"),
+    "values that Python lacks": (
+        {"text": pyarrow.array([[1]], pyarrow.list_(pyarrow.timestamp("ns")))},
+        r":1: 'text' is {\"list<.*timestamp\[ns\]>\": \"Nanosecond .*, expected text$",
+    ),
     "no rows": ({"text": []}, r"t\.parquet: no rows; expected"),
     "bytes that are no text": (
-        {"text": pyarrow.array([b"\xff"]).cast(pyarrow.string(), safe=False)},
-        r"t\.parquet: not a whole Parquet file \(.*utf-8.*\)",
+        {"text": pyarrow.array([b"a", b"\xff"]).cast(pyarrow.string(), safe=False)},
+        r":2: 'text' is {\"string\": \"'utf-8' codec .*, expected text$",
     ),
 }
 
