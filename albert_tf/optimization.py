@@ -7,7 +7,10 @@ import tensorflow as tf
 from albert_tf.storage.errors import UserError
 
 # Regular expressions. Variables with matching names get no weight decay and no layer adaptation.
-EXCLUSIONS = ["LayerNorm", "layer_norm", "bias"]
+# Only the end of a name counts: it begins with the name of the model, which may contain "bias".
+# TensorFlow appends the number of the replica to the name of a copy.
+_END = r"(/replica_\d+|/packed)?(:\d+)?$"
+EXCLUSIONS = [r"(LayerNorm|layer_norm)[^/]*/[^/:]+" + _END, "bias" + _END]
 
 
 @tf.keras.utils.register_keras_serializable("albert_tf")

@@ -78,7 +78,9 @@ def test_twelve_steps_by_the_formula(kind, bias_correction, scale, max_norm, sch
     falling = [0.1 * (1 - step / 20) for step in range(2, 12)]
     rates = [0.0, 0.05, *falling] if scheduled else [0.1] * 12
     optimizer = getattr(optimization, kind)(schedule, 0.3, bias_correction)
-    variables = [tf.Variable(array, name=name) for name, array in weights.items()]
+    # The model's name does not exclude all of its variables, and copies are treated alike.
+    name = "layer_norm_bias/x/{}" + "/replica_1" * scheduled
+    variables = [tf.Variable(array, name=name.format(n)) for n, array in weights.items()]
     for step in gradients:
         grads = [tf.constant(step[name]) for name in weights]
         grads[3] = sparse(grads[3])
