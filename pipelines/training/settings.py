@@ -133,7 +133,9 @@ class TrainingSettings:
                 f"--global_batch_size={self.global_batch_size} does not divide among {replicas} "
                 f"replicas x --gradient_accumulation_steps={self.gradient_accumulation_steps}"
             )
-        if self.warmup_fraction is None and self.num_warmup_steps > self.num_train_steps:
+        # with_steps compares the warm-up with the steps of num_epochs.
+        is_fixed = self.warmup_fraction is None and self.num_epochs is None
+        if is_fixed and self.num_warmup_steps > self.num_train_steps:
             raise UserError(
                 f"--num_warmup_steps={self.num_warmup_steps} is beyond "
                 f"--num_train_steps={self.num_train_steps}: shorten the warm-up"

@@ -22,9 +22,9 @@ def steps_of_hours(
 ) -> int:
     """Returns the number of steps that take `hours`, estimated from one minute of training.
 
-    The result is a multiple of `steps_per_loop`. The measurement changes the weights of the model
-    in `train_step`. Discard them afterwards. The time for compilation, evaluations and checkpoints
-    is not included.
+    At least two steps are trained, which can take longer than a minute. The measurement changes the
+    weights of the model in `train_step`. Discard them afterwards. The time for compilation,
+    evaluations and checkpoints is not included.
     """
     with strategy.scope():
         optimization.create_slots(train_step.optimizer, train_step.model)
@@ -33,14 +33,16 @@ def steps_of_hours(
     )
     run_steps, never = make_step_loop(strategy, train_step), tf.Variable(False)
 
-    def run_loop():
-        loop = run_steps(batches, tf.constant(steps_per_loop), never, tf.constant(0.0))
+    def run_loop(num_steps):
+        loop = run_steps(batches, tf.constant(num_steps), never, tf.constant(0.0))
         return int(loop["steps"])  # waits for the device
 
     print(f"measuring the rate of training for {_SECONDS:.0f} s", flush=True)
-    run_loop()  # includes compilation, so it is not measured
+    run_loop(1)  # includes compilation, so it is not measured
     steps, started = 0, time.monotonic()
     while (seconds := time.monotonic() - started) < _SECONDS:
-        steps += run_loop()
-    loops = round(hours * 3600 * steps / seconds / steps_per_loop)
-    return max(1, loops) * steps_per_loop
+        # Loops of about a second: slow steps do not exceed the minute by much, and a signal ends
+        # the program soon.
+        per_second = int(steps / seconds) if seconds else 0
+        steps += run_loop(max(1, min(steps_per_loop, per_second)))
+    return max(1, round(hours * 3600 * steps / seconds))

@@ -2,6 +2,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
+import tensorflow as tf
 
 from albert_tf import addons
 from albert_tf.storage.errors import UserError
@@ -20,6 +21,17 @@ def test_the_optimizer_that_is_named(name, kind):
     config = optimizer.get_config()
     assert config["bias_correction"] is True
     assert config.get("weight_decay", config.get("weight_decay_rate")) == 0.02
+
+
+def test_a_warm_up_is_compared_with_the_steps_of_epochs():
+    of_epochs = {**PUBLISHED, "num_warmup_steps": 130_000}
+    settings = PretrainingSettings(**of_epochs, num_epochs=2000)
+    settings.check(tf.distribute.get_strategy())
+    assert settings.with_steps(1 << 19).num_train_steps == 256_000
+    with pytest.raises(UserError, match="fewer than the 130000 of --num_warmup_steps"):
+        settings.with_steps(1 << 18)
+    with pytest.raises(UserError, match="beyond --num_train_steps=125000"):
+        PretrainingSettings(**of_epochs).check(tf.distribute.get_strategy())
 
 
 def test_what_belongs_to_the_identity_of_a_run():
