@@ -144,7 +144,8 @@ class TextEmbedder:
         truncated. Default: the model's max_position_embeddings.
       pieces_per_batch: maximum number of pieces in a batch, including padding.
 
-    Raises a UserError if `pooling` is invalid or the model has fewer pieces than the tokenizer.
+    Raises a UserError if `pooling` or `max_seq_length` is invalid, or the model has fewer pieces
+    than the tokenizer.
     """
 
     def __init__(
@@ -159,6 +160,10 @@ class TextEmbedder:
             raise UserError(f"pooling {pooling!r}: expected one of {', '.join(POOLINGS)}")
         _check_vocabulary(model.config.vocab_size, tokenizer)
         self._encoder, self._tokenizer, self._pooling = model.encoder, tokenizer, pooling
+        if max_seq_length is not None and max_seq_length < 3:
+            raise UserError(
+                f"max_seq_length {max_seq_length} has no room for a piece: give 3 or more"
+            )
         longest = model.config.max_position_embeddings
         self._max_seq_length = min(max_seq_length or longest, longest)
         self._pieces_per_batch = pieces_per_batch

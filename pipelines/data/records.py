@@ -347,6 +347,14 @@ class ReferenceManifest(Manifest):
                     f"{records} are static examples of {name} {theirs}, not {ours}: "
                     f"give --{name}={theirs}"
                 )
+        for name in ("masked_lm_prob", "ngram", "mask_token_rate", "random_token_rate"):
+            ours, default = getattr(options, name), getattr(ExampleOptions, name)
+            theirs = self.drawn_with.get(name, default)
+            if ours not in (default, theirs):
+                raise UserError(
+                    f"{records} are static examples, whose masks are fixed, so --{name}={ours:g} "
+                    f"has no effect: give --{name}={theirs:g}"
+                )
         if options.objective.has_label and options.sentence_objective != self.sentence_objective:
             raise UserError(
                 f"{records} are static examples with labels of sentence_objective "

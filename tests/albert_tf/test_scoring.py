@@ -68,6 +68,9 @@ def test_models_that_have_no_masked_lm_of_these_pieces(model, tokenizer):
             kind(other, tokenizer)
     with pytest.raises(UserError, match="pooling 'max': expected one of mean, cls"):
         TextEmbedder(model, tokenizer, "max")
+    for length in (-3, 0, 2):
+        with pytest.raises(UserError, match=f"max_seq_length {length} has no room for a piece"):
+            TextEmbedder(model, tokenizer, max_seq_length=length)
 
 
 def test_a_text_as_long_as_the_model_reads_and_one_that_is_longer(model, tokenizer):

@@ -1,5 +1,6 @@
 import collections
 import contextlib
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -199,14 +200,27 @@ def test_what_is_read_is_what_was_drawn(record_dir, tokenizer):
 
 
 def test_static_examples_are_what_they_are(record_dir, tokenizer):
-    for length, predictions, objective, remedy in (
-        (LENGTH, PREDICTIONS, "sop", None),
-        (LENGTH, PREDICTIONS, "none", None),
-        (64, PREDICTIONS, "sop", "max_seq_length 41, not 64: give --max_seq_length=41"),
-        (LENGTH, 8, "sop", "give --max_predictions_per_seq=7"),
-        (LENGTH, PREDICTIONS, "nsp", "give --sentence_objective=sop"),
+    for changes, remedy in (
+        ({}, None),
+        ({"sentence_objective": "none"}, None),
+        ({"max_seq_length": 64}, "max_seq_length 41, not 64: give --max_seq_length=41"),
+        ({"max_predictions_per_seq": 8}, "give --max_predictions_per_seq=7"),
+        ({"sentence_objective": "nsp"}, "give --sentence_objective=sop"),
+        ({"ngram": 1}, "whose masks are fixed, so --ngram=1 has no effect: give --ngram=3$"),
+        (
+            {"masked_lm_prob": 0.2},
+            "--masked_lm_prob=0.2 has no effect: give --masked_lm_prob=0.15$",
+        ),
+        (
+            {"random_token_rate": 0.2},
+            "--random_token_rate=0.2 has no effect: give --random_token_rate=0.1$",
+        ),
+        (
+            {"mask_token_rate": 0.9},
+            "--mask_token_rate=0.9 has no effect: give --mask_token_rate=0.8$",
+        ),
     ):
-        options = ExampleOptions(length, predictions, sentence_objective=objective)
+        options = ExampleOptions(**{**dataclasses.asdict(OPTIONS), **changes})
         refused = pytest.raises(ValueError, match=remedy) if remedy else contextlib.nullcontext()
         with refused:
             Manifest.read(str(record_dir)).check(str(record_dir), tokenizer, options)
