@@ -5,7 +5,8 @@ into windows and decode spans, entities and choices. For models with beam search
 the encoder is exported.
 
 The vocabulary and a .json file with settings for the application are written to the directory of
-OUTPUT. For base.onnx these are base.json and base.spiece.model or, for WordPiece, base.vocab.txt.
+OUTPUT. For base.onnx these are base.onnx.json and base.onnx.spiece.model or, for WordPiece,
+base.onnx.vocab.txt.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def write(
     vocabulary = os.path.join(os.path.dirname(output), described["vocab_file"])
     files.write_atomically(vocabulary, module.served.tokenizer.model_bytes)
     text = json.dumps(described, indent=2) + "\n"
-    files.write_atomically(f"{os.path.splitext(output)[0]}.json", text)
+    files.write_atomically(f"{output}.json", text)
     files.write_atomically(output, data)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
     size = f"{parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB"
@@ -123,11 +124,10 @@ def description(served: ServedCheckpoint, output: str) -> dict:
     """Returns the content of the .json file, which has the settings for the application."""
     tokenizer, task = served.tokenizer, served.task
     ids = [getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")]
-    stem = os.path.splitext(os.path.basename(output))[0]
     return {
         "kind": served.kind,
         "max_seq_length": served.max_seq_length,
-        "vocab_file": f"{stem}.{tokenizer.vocabulary_name}",
+        "vocab_file": f"{os.path.basename(output)}.{tokenizer.vocabulary_name}",
         "vocab_sha256": tokenizer.sha256,
         "do_lower_case": tokenizer.do_lower_case,
         "special_pieces": {tokenizer.id_to_piece(i): i for i in ids},

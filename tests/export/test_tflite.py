@@ -80,7 +80,7 @@ def test_the_encoder_of_a_pretrained_model_answers_alike(model_dir, tmp_path):
     (trained / "run.json").write_text(json.dumps({"max_seq_length": LENGTH}))
     differences = convert(checkpoint=str(trained), output=str(path))
     names = {file.name for file in path.parent.iterdir()}
-    assert names == {"model.tflite", "model.json", "model.spiece.model"}
+    assert names == {"model.tflite", "model.tflite.json", "model.tflite.spiece.model"}
     assert differences.keys() == {"sequence_output", "pooled_output"}
     assert max(differences.values()) < 1e-4
     answers = run(path, **dict.fromkeys(FEATURES, [1] * LENGTH))
@@ -116,7 +116,7 @@ def test_a_classifier_in_int8_is_small_and_near(wide, classifier_file, tmp_path)
 
 def test_an_app_needs_the_files_beside_it_alone(wide, classifier_file):
     """The steps of export/README.md, TFLite: a text to a label."""
-    described = json.loads((classifier_file.parent / "toy.json").read_text())
+    described = json.loads((classifier_file.parent / "toy.tflite.json").read_text())
     assert described["labels"] == list(LABELS) and described["has_pairs"] is False
     assert described["kind"] == "classifier"
     length, special = described["max_seq_length"], described["special_pieces"]
@@ -140,8 +140,8 @@ def test_an_app_needs_the_files_beside_it_alone(wide, classifier_file):
 def test_a_wordpiece_vocabulary_lies_beside(make_module, wordpiece, tmp_path):
     module = make_module(TASKS["classifier of texts"], wordpiece)
     fixed_graph.write(module, str(tmp_path / "toy.tflite"), b"", {}, "")
-    described = json.loads((tmp_path / "toy.json").read_text())
-    assert described["vocab_file"] == "toy.vocab.txt"
-    tokenizer = AlbertTokenizer(str(tmp_path / "toy.vocab.txt"), described["do_lower_case"])
+    described = json.loads((tmp_path / "toy.tflite.json").read_text())
+    assert described["vocab_file"] == "toy.tflite.vocab.txt"
+    tokenizer = AlbertTokenizer(str(tmp_path / "toy.tflite.vocab.txt"), described["do_lower_case"])
     assert tokenizer.sha256 == described["vocab_sha256"]
     assert list(described["special_pieces"].items())[:2] == [("[PAD]", 0), ("[UNK]", 1)]
