@@ -27,7 +27,7 @@ import sys
 
 import wrapt
 
-__version__ = "0.14.0"
+__version__ = "0.15.0"
 
 _MODULES = {
     "AlbertConfig": "config",
