@@ -302,7 +302,8 @@ def cross_validate(folds: int, arguments: Mapping[str, Any]) -> None:
         f"fold_{fold}": {"divide": functools.partial(split_off_fold, numbers=numbers, fold=fold)}
         for fold in range(1, folds + 1)
     }
-    _prepare(**{**{name: arguments[name] for name in _PREPARED}, **runs["fold_1"]})  # checks all
+    # Refuse wrong settings before the directory is claimed.
+    _prepare(**{**{name: arguments[name] for name in _PREPARED}, **runs["fold_1"]})
     with Run(strategy, output_dir, {}).hold({"folds": folds}):
         finetune_each(runs, arguments)
         if is_chief(strategy):

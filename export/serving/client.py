@@ -78,7 +78,9 @@ def define_flags() -> None:
         "servers without labels.",
     )
     flags.DEFINE_string("signature", "serving_default", "Name of the signature to call.")
-    flags.DEFINE_float("timeout", 60.0, "Seconds to wait for the response.", lower_bound=0.0)
+    flags.DEFINE_float(
+        "timeout", 60.0, "Seconds to wait for the response.", lower_bound=0.0, upper_bound=86_400.0
+    )
     for name, meaning in _INPUTS.items():
         flags.DEFINE_multi_string(name, [], meaning)
 
@@ -217,9 +219,11 @@ def ask_rest(
     if label:
         path += f"/labels/{urllib.parse.quote(label)}"
     body = json.dumps({"signature_name": signature, "inputs": inputs}, default=_as_json).encode()
-    request = urllib.request.Request(
-        f"{server.rstrip('/')}{path}:predict", body, {"Content-Type": "application/json"}
-    )
+    url, headers = f"{server.rstrip('/')}{path}:predict", {"Content-Type": "application/json"}
+    try:
+        request = urllib.request.Request(url, body, headers)
+    except ValueError as error:
+        raise UserError(f"{server}: {error}: expected http://HOST:PORT") from error
     try:
         context = ssl.create_default_context(cafile=ca_file) if ca_file else None
     except OSError as error:  # includes ssl.SSLError

@@ -148,6 +148,7 @@ def test_no_server_another_or_no_tensor_is_one_clear_error(grpc_server, rest_ser
     elsewhere = "of another form: expected TF Serving"
     for server, message in {
         "http://127.0.0.1:1": r":1/v1/models/albert/labels/stable:predict.*refused",
+        "http://[::1": r"^http://\[::1: Invalid IPv6 URL: expected http://HOST:PORT$",
         f"{rest_server}/elsewhere": "404 Not Found: expected TF Serving",
         f"http://{grpc_server}": r"expected TF Serving.*for its gRPC port leave http://",
         **{f"{rest_server}/{p}": f"/{p}/.*{elsewhere}" for p in ("page", "list", "object")},
