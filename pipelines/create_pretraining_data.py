@@ -44,6 +44,7 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from albert_tf.text.tokenization import AlbertTokenizer
+from albert_tf.text.vocabulary_settings import resolve_lower_case
 from .data import beam_job, corpus, unit_job
 from .data.duplicates import find_duplicates, hash_ranges
 from .data.examples import DRAWS, ExampleOptions
@@ -51,7 +52,6 @@ from .data.records import Manifest, ReferenceManifest, SegmentManifest, make_spl
 from .data.reference_job import SEGMENTS_DIR, plan_passes, write_pass
 from .data.shard_writer import COUNTS, Range, Settings, TextUnit, hash_unit, write_unit
 from .data.text_files import expansion, is_compressed
-from .data.vocabulary_settings import resolve_lower_case
 
 FLAGS = flags.FLAGS
 

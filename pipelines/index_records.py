@@ -28,6 +28,7 @@ from albert_tf.jobs.settings import define_settings_flags, setting, settings_fro
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
+from albert_tf.text.vocabulary_settings import resolve_lower_case
 from .data import beam_job, unit_job
 from .data.records import Manifest, ReferenceManifest, make_splits
 from .data.reference_check import FileUnit, check_file, first_lengths
@@ -49,7 +50,11 @@ class Settings:
         "also matches are not trained on.",
         None,
     )
-    do_lower_case: bool = setting(flags.DEFINE_bool, "Whether the text was lower-cased.", True)
+    do_lower_case: bool | None = setting(
+        flags.DEFINE_bool,
+        "Whether the text was lower-cased. Default: the setting of the vocabulary, or true.",
+        None,
+    )
     sentence_objective: str = setting(
         flags.DEFINE_enum,
         "Meaning of the labels. Use nsp for records written with --random_next_sentence.",
@@ -80,14 +85,15 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceMan
         directory contains other files.
     """
     output_dir, spm_model_file = settings.output_dir, settings.spm_model_file
-    tokenizer = AlbertTokenizer(spm_model_file, settings.do_lower_case)
+    lower_case = resolve_lower_case(spm_model_file, settings.do_lower_case)
+    tokenizer = AlbertTokenizer(spm_model_file, lower_case)
     units = plan_units(settings.input_file, settings.heldout_file)
     lengths = first_lengths([unit.path for unit in units])
     listing = [[unit.split, unit.path, unit.bytes] for unit in units]
     identity = {
         "input_file": job_directory.describe_files({u.path: u.bytes for u in units}, listing),
         "spm_model_file": f"SHA-256 {tokenizer.sha256[:16]}",
-        "do_lower_case": settings.do_lower_case,
+        "do_lower_case": lower_case,
         "sentence_objective": settings.sentence_objective,
         "code_version": albert_tf.__version__,
     }
@@ -112,7 +118,7 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceMan
         sentence_objective=settings.sentence_objective,
         vocab_sha256=tokenizer.sha256,
         vocab_size=tokenizer.vocab_size,
-        do_lower_case=settings.do_lower_case,
+        do_lower_case=lower_case,
         code_version=albert_tf.__version__,
         drawn_with={},
         splits=splits,

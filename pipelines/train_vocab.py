@@ -35,8 +35,8 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import duration
 from albert_tf.text.tokenization import CLS, MASK, PAD, SEP, UNK, preprocess
+from albert_tf.text.vocabulary_settings import settings_path
 from .data import corpus, vocabulary_report
-from .data.vocabulary_settings import settings_path
 
 FLAGS = flags.FLAGS
 
@@ -131,7 +131,10 @@ def train_vocab(
     }
     if tf.io.gfile.exists(f"{output_prefix}.model"):
         _check_same(output_prefix, provenance)
-        print(f"{output_prefix}.model is there already, trained on the same text: nothing to do")
+        print(
+            f"{output_prefix}.model is there already, trained on files of these names and sizes: "
+            "nothing to do"
+        )
         return
     print(
         f"vocabulary: {settings.vocab_size:,} {settings.model_type} pieces, "

@@ -22,6 +22,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
+from albert_tf.text.vocabulary_settings import trained_lower_case
 
 FORMATS = ("albert_tf", "huggingface", "google")
 
@@ -46,7 +47,10 @@ def convert(
         tokenizer = pretrained.read_tokenizer(directory, spm_model_file, do_lower_case)
         notes.extend(pretrained.check_vocabulary(tokenizer, model))
         if target_vocab:
-            new = AlbertTokenizer(target_vocab, tokenizer.do_lower_case)
+            lower_case = trained_lower_case(target_vocab)
+            if lower_case is None:
+                lower_case = tokenizer.do_lower_case
+            new = AlbertTokenizer(target_vocab, lower_case)
             model, note = _change_vocabulary(model, tokenizer, new)
             tokenizer = new
             notes.append(note)
@@ -159,21 +163,28 @@ def _change_vocabulary(
 
 def _old_pieces(old: AlbertTokenizer, new: AlbertTokenizer) -> tuple[list[list[int]], int]:
     """Returns the old ids to average for each new piece, and the number of shared pieces."""
-    numbers = {old.id_to_piece(i): i for i in range(old.vocab_size)}
+    # SentencePiece marks pieces that begin a word, WordPiece those that continue it.
+    spelled = _in_words if type(old) is not type(new) else lambda tokenizer: tokenizer.pieces
+    numbers = {spelling: i for i, spelling in reversed([*enumerate(spelled(old))])}
     # Match special pieces by role: <pad> of a SentencePiece model is [PAD] in WordPiece.
     special = {
         getattr(new, name): getattr(old, name)
         for name in ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
     }
     sources, num_shared = [], 0
-    for i in range(new.vocab_size):
-        piece = new.id_to_piece(i)
-        found = special.get(i, numbers.get(piece))
+    for i, (piece, spelling) in enumerate(zip(new.pieces, spelled(new))):
+        found = special.get(i, numbers.get(spelling))
         if found is not None:
             num_shared += 1
             sources.append([found])
             continue
-        spelling = old.encode(piece.replace(WORD_BOUNDARY, " ").removeprefix("##"))
-        spelling = [j for j in spelling if j != old.unk_id]
-        sources.append(spelling or list(range(old.vocab_size)))
+        ids = old.encode(piece.replace(WORD_BOUNDARY, " ").removeprefix("##"))
+        ids = [j for j in ids if j != old.unk_id]
+        sources.append(ids or list(range(old.vocab_size)))
     return sources, num_shared
+
+
+def _in_words(tokenizer: AlbertTokenizer) -> list[tuple[bool, str]]:
+    """Returns whether each piece begins a word, and its text without marks."""
+    bare = (p.removeprefix(WORD_BOUNDARY).removeprefix("##") for p in tokenizer.pieces)
+    return [*zip(tokenizer.word_starts().tolist(), bare)]

@@ -1,6 +1,8 @@
+import dataclasses
 import gzip
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +70,7 @@ def test_manifest_points_to_the_files(index, files, tmp_path, monkeypatch, capsy
     job_of_these = {"input_file": "ref/*,./ref/a*", "heldout_file": f"{files}/c*"}
     manifest = index(**job_of_these)
     assert manifest == Manifest.read(str(tmp_path / "indexed"))
-    assert manifest.format == "reference"
+    assert manifest.format == "reference" and manifest.do_lower_case
     assert (manifest.max_seq_length, manifest.max_predictions_per_seq) == (LENGTH, PREDICTIONS)
     assert [shard.examples for shard in manifest.splits["train"].shards] == [7, 300]
     [heldout] = manifest.splits["heldout"].shards
@@ -87,6 +89,16 @@ def test_manifest_points_to_the_files(index, files, tmp_path, monkeypatch, capsy
         index(**job_of_these)
     with pytest.raises(ValueError, match="names every file of --input_file"):
         index(heldout_file=f"{files}/*")
+
+
+def test_the_case_is_the_vocabularys(files, tiny_vocabulary, tmp_path, in_this_process):
+    model = shutil.copy(tiny_vocabulary, tmp_path / "cased.model")
+    (tmp_path / "cased.json").write_text(json.dumps({"settings": {"do_lower_case": False}}))
+    settings = job.Settings(f"{files}/*", str(tmp_path / "indexed"), str(model))
+    assert not job.index_records(settings, Workers(num_workers=1)).do_lower_case
+    with pytest.raises(ValueError, match="was trained with --do_lower_case=false"):
+        other = dataclasses.replace(settings, do_lower_case=True)
+        job.index_records(other, Workers(num_workers=1))
 
 
 def test_training_sees_every_example_once_an_epoch(index, files, tokenizer, tmp_path, monkeypatch):

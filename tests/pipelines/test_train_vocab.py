@@ -7,10 +7,10 @@ import pytest
 import sentencepiece
 
 from albert_tf.text.tokenization import AlbertTokenizer, preprocess
+from albert_tf.text.vocabulary_settings import resolve_lower_case
 from pipelines import train_vocab as program
 from pipelines.data.corpus import TextFormat
 from pipelines.data.vocabulary_report import report
-from pipelines.data.vocabulary_settings import resolve_lower_case
 from pipelines.train_vocab import VocabularySettings, train_vocab
 from tests.conftest import make_text
 

@@ -1,8 +1,11 @@
 """A model with another vocabulary: shared pieces keep their rows, new ones begin with a mean."""
 
+import json
+
 import numpy as np
 
 from albert_tf.checkpoints import model_directory, name_map
+from albert_tf.checkpoints.conversion import _old_pieces
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert
@@ -37,3 +40,34 @@ def test_rows_of_the_new_vocabulary(tmp_path, capsys):
         np.testing.assert_allclose(new[6], (old[7] + old[8]) / 2, rtol=1e-6)
         np.testing.assert_allclose(new[8], old.mean(axis=0), rtol=1e-5, atol=1e-6)
     np.testing.assert_equal(after, before)
+
+
+def test_a_vocabulary_of_another_format_and_case(tmp_path, tiny_vocabulary):
+    """Pieces are the same if both begin a word, or both continue one."""
+    old = AlbertTokenizer(str(tiny_vocabulary))
+    alone = [p[1:] for p in old.pieces if p[0] == "▁" and p[1:] in old.pieces and p[1:].isalpha()]
+    inner = [f"##{piece}" for piece in alone]
+    new = [*SPECIAL, *alone, *inner, "."]
+    (tmp_path / "new.txt").write_text("\n".join(new) + "\n", encoding="utf-8")
+    sources, number = _old_pieces(old, AlbertTokenizer(str(tmp_path / "new.txt")))
+    found = [[old.pieces[i] for i in ids] for ids in sources[len(SPECIAL) :]]
+    assert alone and found[: 2 * len(alone)] == [*([f"▁{p}"] for p in alone), *([p] for p in alone)]
+    assert found[-1][0].lstrip("▁") == "." and number == len(new)
+    back = _old_pieces(AlbertTokenizer(str(tmp_path / "new.txt")), old)[0]
+    for piece in alone:
+        assert back[old.pieces.index(f"▁{piece}")] == [new.index(piece)]
+        assert back[old.pieces.index(piece)] == [new.index(f"##{piece}")]
+
+    config = tiny_config(vocab_size=len(OLD), num_hidden_layers=1)
+    model = AlbertForPreTraining(config)
+    model.create_variables()
+    model_directory.save_for_pretraining(model, str(tmp_path / "lower"))
+    (tmp_path / "lower/vocab.txt").write_text("\n".join(OLD) + "\n")
+    for case in (True, False):
+        (tmp_path / "new.json").write_text(json.dumps({"settings": {"do_lower_case": case}}))
+        convert(
+            input_path=str(tmp_path / "lower"),
+            output_dir=str(tmp_path / f"of_{case}"),
+            target_vocab=str(tmp_path / "new.txt"),
+        )
+        assert AlbertTokenizer.load(str(tmp_path / f"of_{case}")).do_lower_case is case

@@ -13,6 +13,12 @@ def settings_path(spm_model_file: str) -> str:
     return f"{os.path.splitext(spm_model_file)[0]}.json"
 
 
+def trained_lower_case(spm_model_file: str) -> bool | None:
+    """Returns whether a vocabulary was trained on lower-cased text; None if that is unknown."""
+    settings = files.read_json_if_exists(settings_path(spm_model_file)).get("settings")
+    return settings.get("do_lower_case") if isinstance(settings, dict) else None
+
+
 def resolve_lower_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
     """Returns whether to lower-case text for a vocabulary.
 
@@ -20,15 +26,13 @@ def resolve_lower_case(spm_model_file: str, do_lower_case: bool | None) -> bool:
     default is True, as in the published English vocabularies. If `do_lower_case` differs from the
     setting of the vocabulary, a UserError is raised.
     """
-    path = settings_path(spm_model_file)
-    settings = files.read_json_if_exists(path).get("settings")
-    made_for = settings.get("do_lower_case") if isinstance(settings, dict) else None
+    made_for = trained_lower_case(spm_model_file)
     if made_for is None:
         return do_lower_case is not False
     if do_lower_case not in (None, made_for):
         raise UserError(
             f"--do_lower_case={str(do_lower_case).lower()}, but {spm_model_file!r} was trained "
-            f"with --do_lower_case={str(made_for).lower()} (see {path}): omit the flag, or "
-            "train another vocabulary"
+            f"with --do_lower_case={str(made_for).lower()} (see "
+            f"{settings_path(spm_model_file)}): omit the flag, or train another vocabulary"
         )
     return made_for
