@@ -441,6 +441,28 @@ def find_vocabulary(directory: str) -> str:
 
 
 def read_do_lower_case(directory: str) -> bool:
-    """Returns do_lower_case from a directory's tokenizer_config.json. Default: True."""
+    """Returns do_lower_case from a directory's tokenizer_config.json. Default: True.
+
+    Raises a UserError if the file has settings of transformers' tokenizers that would give other
+    pieces than the tokenizers of this module.
+    """
     path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
-    return files.read_json_if_exists(path).get("do_lower_case", True)
+    found = files.read_json_if_exists(path)
+    lower_case = found.get("do_lower_case")
+    if lower_case not in (None, True, False):
+        raise UserError(f"{path}: do_lower_case is {lower_case!r}, expected true or false")
+    lower_case = True if lower_case is None else lower_case
+    supported = {
+        "keep_accents": False,
+        "remove_space": True,
+        "strip_accents": lower_case,
+        "tokenize_chinese_chars": True,
+    }
+    for name, value in supported.items():
+        if found.get(name) not in (None, value):
+            raise UserError(
+                f"{path}: {name} is {json.dumps(found[name])}, but the tokenizers of this project "
+                f"do as with {json.dumps(value)}, so the model would get pieces that it was not "
+                "trained on. To accept this, change the value in the file"
+            )
+    return lower_case

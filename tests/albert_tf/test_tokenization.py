@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_tf.text.tokenization import AlbertTokenizer
+from albert_tf.text.tokenization import AlbertTokenizer, read_do_lower_case
 from pipelines.tasks.classification import ClassificationTask, Example
 from tests import sentences, vocabularies
 from tests.albert_tf.test_model_inputs import NAMES
@@ -198,6 +198,19 @@ def test_files_that_are_no_model(tokenizer, tmp_path):
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case"')
     with pytest.raises(ValueError, match=r"tokenizer_config.json: damaged or not JSON"):
         AlbertTokenizer.load(str(tmp_path))
+    for content, message in (
+        ({"keep_accents": True}, r"keep_accents is true, but .* do as with false"),
+        ({"remove_space": False}, "remove_space is false"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false"),
+        ({"do_lower_case": True, "strip_accents": False}, "strip_accents is false, .* with true"),
+        ({"do_lower_case": "false"}, "do_lower_case is 'false', expected true or false"),
+    ):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=rf"tokenizer_config.json: {message}"):
+            read_do_lower_case(str(tmp_path))
+    usual = {"do_lower_case": False, "keep_accents": False, "strip_accents": None}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(usual))
+    assert read_do_lower_case(str(tmp_path)) is False
 
 
 def test_a_seed_that_is_set_does_no_harm(tiny_vocabulary):
