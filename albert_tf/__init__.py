@@ -16,6 +16,7 @@
 TensorFlow. On Python 3.12 and later, the import sets TF_USE_LEGACY_KERAS=1. It raises an
 ImportError if the variable has another value, or if TensorFlow was imported without it. After the
 import, `tf.keras.models.load_model` can load `.keras` files that contain these models or layers.
+Before it loads .h5 files or SavedModels, also `import albert_tf.models, albert_tf.addons`.
 
 In all docstrings, "the reference" is Google's code (google-research/ALBERT, commit cbce824), and a
 "piece" is a token of the SentencePiece or WordPiece vocabulary.

@@ -23,7 +23,7 @@ from albert_tf.jobs import program
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
+from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer, WordPieceTokenizer
 from .data.examples import ExampleOptions
 from .data.masking import unmask
 from .data.order_baselines import order_baselines
@@ -145,11 +145,13 @@ def example_text(
     length = int(batch["input_mask"][row].sum())
     first_sep = length - int(batch["input_type_ids"][row].sum()) - 1
 
+    is_wordpiece = isinstance(tokenizer, WordPieceTokenizer)
+
     def shown(position: int) -> str:
         piece = tokenizer.id_to_piece(int(text[position]))
-        space = " " * piece.startswith(WORD_BOUNDARY)
+        space = " " * (not piece.startswith("##") if is_wordpiece else piece[0] == WORD_BOUNDARY)
         if position not in predicted:
-            return space + piece.lstrip(WORD_BOUNDARY)
+            return space + piece.lstrip(WORD_BOUNDARY).removeprefix("##" * is_wordpiece)
         input_id = int(now[position])
         names = {int(text[position]): "kept", tokenizer.mask_id: "MASK"}
         replacement = names.get(input_id) or _bare(tokenizer.id_to_piece(input_id))

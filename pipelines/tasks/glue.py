@@ -108,6 +108,11 @@ class GlueTask(ClassificationTask):
         """See Task.read. The dev split of MNLI contains matched and mismatched genres."""
         names = self.table.dev if split == "dev" else (split,)
         if not tf.io.gfile.exists(self._path(names[0])):
+            if present := [name for name in names if tf.io.gfile.exists(self._path(name))]:
+                raise UserError(
+                    f"{self._path(names[0])} is missing, but {present[0]}.tsv is there: add the "
+                    "file, or remove the other"
+                )
             known = ("train", *self.table.dev, *self.submissions)
             if not any(tf.io.gfile.exists(self._path(name)) for name in known):
                 expected = ", ".join(f"{name}.tsv" for name in known)

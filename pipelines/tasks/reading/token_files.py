@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -93,14 +94,16 @@ def _read_conll(
     lines = read_text_lines(path)
     if is_ud:
         lines = (numbered for numbered in lines if not numbered[1].startswith("#"))
-    number_of_columns, separator, texts = None, None, first
+    number_of_columns, has_tabs, texts = None, False, first
     for is_boundary, lines_of_text in itertools.groupby(lines, _is_boundary):
         words, tags = [], []
         for number, line in () if is_boundary else lines_of_text:
             where = f"{path}:{number}"
+            has_tabs = "\t" in line if number_of_columns is None else has_tabs
+            # str.split without a separator would also split at a no-break space within a word.
+            cells = line.split("\t") if has_tabs else re.split(" +", line.strip(" "))
             if number_of_columns is None:
-                separator = "\t" if "\t" in line else None
-                number_of_columns = len(line.split(separator))
+                number_of_columns = len(cells)
                 places = range(-number_of_columns, number_of_columns)
                 if word_place not in places:
                     raise UserError(f"{where}: no column {word_place} of words; see --text_column")
@@ -110,11 +113,10 @@ def _read_conll(
                         f"{where}: {number_of_columns} columns, expected a word and, in column "
                         f"{tag_place} (--label_column), its tag"
                     )
-            cells = line.split(separator)
             if len(cells) != number_of_columns:
                 raise UserError(
                     f"{where}: {len(cells)} columns, expected {number_of_columns} as in the first "
-                    f"line (between {'tabs' if separator else 'spaces'})"
+                    f"line (between {'tabs' if has_tabs else 'spaces'})"
                 )
             if is_ud and not cells[0].isdecimal():
                 continue

@@ -4,6 +4,7 @@ import string
 import numpy as np
 import pytest
 
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.data.masking import unmask
 from pipelines.data.record_statistics import ExampleStatistics, report
 from pipelines.data.records import Manifest
@@ -66,6 +67,23 @@ def test_example_text():
         "  A  p [MASK|q]<unk> [x|r] s",
     ]
     assert ids_of(FIRST[0]) == unmask(batch)[0].tolist()
+
+
+def test_example_text_of_wordpieces(tmp_path):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"the cat ##s ##ern run .".split()]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    now = "[CLS] the cat [MASK] ##ern . [SEP] [MASK] [SEP]".split()
+    batch = {
+        "input_word_ids": np.array([[pieces.index(piece) for piece in now]]),
+        "input_mask": np.ones([1, 9], int),
+        "input_type_ids": np.array([[0] * 7 + [1] * 2]),
+        "masked_lm_positions": np.array([[3, 7]]),
+        "masked_lm_ids": np.array([[pieces.index("##s"), pieces.index("run")]]),
+        "masked_lm_weights": np.ones([1, 2]),
+        "sentence_order_weights": np.zeros(1),
+    }
+    text = example_text(batch, 0, AlbertTokenizer(str(tmp_path / "vocab.txt")), ())
+    assert text.split("\n")[1:] == ["  A  the cat[MASK|##s]ern .", "  B  [MASK|run]"]
 
 
 def test_statistics():

@@ -200,6 +200,9 @@ def test_tasks_and_genres_that_the_download_lacks_are_skipped(tmp_path):
         write_layout(tmp_path / "MNLI", "MNLI", stem, rows_of("MNLI"))
     tasks = tasks_in(str(tmp_path))
     assert list(tasks) == ["mnli"] and len(tasks["mnli"].read("dev")) == 3
+    (tmp_path / "MNLI/dev_matched.tsv").rename(tmp_path / "MNLI/dev_mismatched.tsv")
+    with pytest.raises(UserError, match=r"dev_matched.tsv is missing, but dev_mismatched.tsv is"):
+        tasks["mnli"].read("dev")
     (tmp_path / "MNLI/train.tsv").unlink()
     with pytest.raises(UserError, match=r"MNLI/train\.tsv' is missing"):
         tasks_in(str(tmp_path))
