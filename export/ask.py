@@ -181,10 +181,8 @@ def _named(name: str, values: tf.Tensor, labels: tf.Tensor | None):
     if name == "predicted":
         return tf.boolean_mask(labels, tf.cast(values, tf.bool))
     places = tf.argsort(values, direction="DESCENDING")
-    return tf.strings.join(
-        [tf.gather(labels, places), tf.strings.as_string(tf.gather(values, places), precision=6)],
-        " ",
-    )
+    numbers = tf.strings.as_string(tf.gather(values, places), precision=6, shortest=True)
+    return tf.strings.join([tf.gather(labels, places), numbers], " ")
 
 
 def _readable(values: tf.Tensor) -> str:

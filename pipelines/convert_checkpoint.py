@@ -54,7 +54,10 @@ def define_flags() -> None:
         "spm_model_file", None, "Vocabulary (.model or .txt). Default: the one in --input."
     )
     flags.DEFINE_bool(
-        "do_lower_case", None, "Whether to lower-case text. Default: as in --input, or else true."
+        "do_lower_case",
+        None,
+        "Whether the model's text was lower-cased. Default: as in --input or in the settings of "
+        "--spm_model_file, else true.",
     )
     flags.DEFINE_string(
         "allow_missing", None, "Initialise missing variables whose names match this regex."
@@ -65,7 +68,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "target_vocab",
         None,
-        "New vocabulary for a pre-trained model. Pieces that are in both keep their embeddings.",
+        "New vocabulary for a pre-trained model. Pieces that are in both keep their embeddings. "
+        "Case: that of its own settings, else the model's.",
     )
     flags.DEFINE_bool(
         "has_pairs", False, "Whether a Hugging Face classifier was trained on pairs of texts."

@@ -149,7 +149,9 @@ def example_text(
 
     def shown(position: int) -> str:
         piece = tokenizer.id_to_piece(int(text[position]))
-        space = " " * (not piece.startswith("##") if is_wordpiece else piece[0] == WORD_BOUNDARY)
+        space = " " * (
+            not piece.startswith("##") if is_wordpiece else piece.startswith(WORD_BOUNDARY)
+        )
         if position not in predicted:
             return space + piece.lstrip(WORD_BOUNDARY).removeprefix("##" * is_wordpiece)
         input_id = int(now[position])

@@ -68,8 +68,6 @@ def test_a_budget_becomes_steps_that_stay(work, tmp_path, pretraining_flags, mon
     if "epochs" in budget:
         examples = Manifest.read(str(work / "records")).splits["train"].examples
         assert steps == math.ceil(examples / 2 / 18)
-    else:
-        assert steps % 2 == 0
     monkeypatch.setattr(pretrain, "steps_of_hours", lambda *_: pytest.fail("measured again"))
     # A second call has nothing to do. With other bad batches allowed it is the same run.
     monkeypatch.setattr(pretrain, "pretraining_dataset", lambda *_, **__: tf.data.Dataset.range(1))

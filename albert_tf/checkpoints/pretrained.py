@@ -20,6 +20,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import WORDPIECE_FILE, AlbertTokenizer, read_do_lower_case
+from albert_tf.text.vocabulary_settings import resolve_lower_case
 
 # If more than this share of the pieces contains capital letters, the model is probably cased.
 _MOST_CAPITALS = 0.01
@@ -176,7 +177,7 @@ def read_tokenizer(
 
     `spm_model_file` defaults to the directory's SentencePiece model (*.model) or, if there is none,
     its WordPiece vocabulary (vocab*.txt). `do_lower_case` defaults to the directory's setting, or
-    to True if `spm_model_file` is given.
+    to the vocabulary's if `spm_model_file` is given.
     """
     if spm_model_file is None:
         found = tf.io.gfile.glob(os.path.join(directory, "*.model"))
@@ -186,7 +187,6 @@ def read_tokenizer(
                 f"{directory!r} holds {len(found)} vocabularies (*.model, else vocab*.txt): name "
                 "the right one with --spm_model_file"
             )
-        spm_model_file = found[0]
-        if do_lower_case is None:
-            do_lower_case = read_do_lower_case(directory)
-    return AlbertTokenizer(spm_model_file, True if do_lower_case is None else do_lower_case)
+        recorded = read_do_lower_case(directory)
+        return AlbertTokenizer(found[0], recorded if do_lower_case is None else do_lower_case)
+    return AlbertTokenizer(spm_model_file, resolve_lower_case(spm_model_file, do_lower_case))

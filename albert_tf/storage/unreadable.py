@@ -18,7 +18,7 @@ UNREADABLE = (
 )
 
 
-def reraise_store_error(error: Exception) -> None:
+def reraise_if_intact(error: Exception) -> None:
     """Re-raises an error of the object store or of too little memory: the file may be intact."""
     others = (tf.errors.PermissionDeniedError, tf.errors.ResourceExhaustedError)
     if isinstance(error, others) or store_error(str(error)):
@@ -34,7 +34,7 @@ def refuse_unreadable(message: str, *further: type[Exception]) -> Iterator[None]
     try:
         yield
     except (*UNREADABLE, *further) as error:
-        reraise_store_error(error)
+        reraise_if_intact(error)
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if missing := re.findall(r"<tf.Variable '([^']+):0'", str(error)):
             reason = f"it lacks {missing[0]}" + f" and {len(missing) - 1} more" * (len(missing) > 1)

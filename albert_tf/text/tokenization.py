@@ -129,7 +129,7 @@ class AlbertTokenizer:
 
         If there is no tokenizer_config.json, text is lower-cased, as for the published models.
 
-        Raises a UserError if a file is missing or malformed.
+        Raises a UserError if a file is missing, malformed or has unsupported settings.
         """
         return cls(find_vocabulary(directory), read_do_lower_case(directory))
 
@@ -448,15 +448,15 @@ def read_do_lower_case(directory: str) -> bool:
     """
     path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
     found = files.read_json_if_exists(path)
-    lower_case = found.get("do_lower_case")
-    if lower_case not in (None, True, False):
+    lower_case = found.get("do_lower_case", True)
+    if not isinstance(lower_case, bool):
         raise UserError(f"{path}: do_lower_case is {lower_case!r}, expected true or false")
-    lower_case = True if lower_case is None else lower_case
     supported = {
         "keep_accents": False,
         "remove_space": True,
         "strip_accents": lower_case,
         "tokenize_chinese_chars": True,
+        "do_basic_tokenize": True,
     }
     for name, value in supported.items():
         if found.get(name) not in (None, value):

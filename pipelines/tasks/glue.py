@@ -108,11 +108,7 @@ class GlueTask(ClassificationTask):
         """See Task.read. The dev split of MNLI contains matched and mismatched genres."""
         names = self.table.dev if split == "dev" else (split,)
         if not tf.io.gfile.exists(self._path(names[0])):
-            if present := [name for name in names if tf.io.gfile.exists(self._path(name))]:
-                raise UserError(
-                    f"{self._path(names[0])} is missing, but {present[0]}.tsv is there: add the "
-                    "file, or remove the other"
-                )
+            self.check_dev()
             known = ("train", *self.table.dev, *self.submissions)
             if not any(tf.io.gfile.exists(self._path(name)) for name in known):
                 expected = ", ".join(f"{name}.tsv" for name in known)
@@ -137,6 +133,13 @@ class GlueTask(ClassificationTask):
                 leave_out_broken_rows=self.table.broken_rows and has_labels,
             )
         return examples
+
+    def check_dev(self) -> None:
+        """Raises a UserError if MNLI's mismatched dev set is there without the matched one."""
+        first, *others = map(self._path, self.table.dev)
+        found = [path for path in others if tf.io.gfile.exists(path)]
+        if found and not tf.io.gfile.exists(first):
+            raise UserError(f"{first} is missing, but {found[0]} is there: add it, or remove both")
 
     def other_splits(self) -> list[str]:
         """See Task.other_splits. `diagnostic` is GLUE's AX set, which MNLI models predict."""
@@ -188,4 +191,5 @@ def tasks_in(data_dir: str) -> dict[str, GlueTask]:
     for task in tasks.values():
         if not tf.io.gfile.exists(path := os.path.join(task.directory, "train.tsv")):
             raise UserError(f"--task=glue: {path!r} is missing: add it, or remove its directory")
+        task.check_dev()
     return tasks

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -24,6 +25,9 @@ from .reading.split_report import describe_labels, warn_of_rows, warn_of_tags
 from .reading.token_files import FIELDS, TokenExample, iterate_examples
 from .scoring.token_rows import Tagged, columns_of, predicted_spans, score_rows, spans_of_tags
 from .task import Answers, Columns, Description, Files, Outputs, Task
+
+# White space that separates columns or lines, unlike a no-break space.
+_NOT_IN_COLUMNS = re.compile("[ \t-\r\x1c-\x1f\x85\u2028\u2029]")
 
 DOC_STRIDE = KINDS["token_classifier"].defaults(())["doc_stride"]
 
@@ -231,7 +235,7 @@ class TokenClassificationTask(LabelledTask):
         columns, lines = [], []
         for example, tagged in zip(examples, answers.exact["tagged"]):
             if example.text is None:
-                words = ["".join(word.split()) for word in example.words]
+                words = [_NOT_IN_COLUMNS.sub("", word) for word in example.words]
                 known = [] if example.tags is None else [example.tags]
                 tags, best = tagged
                 rows = zip(words, *known, tags, (f"{number:.6f}" for number in best))

@@ -52,7 +52,7 @@ class Checkpointer:
             try:
                 self._checkpoint.read(path).assert_existing_objects_matched()
             except unreadable.UNREADABLE as error:
-                unreadable.reraise_store_error(error)
+                unreadable.reraise_if_intact(error)
                 reason = str(error).strip().splitlines()[0]
                 logging.warning("checkpoint %s is damaged, trying the one before: %s", path, reason)
                 continue

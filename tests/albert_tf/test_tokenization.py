@@ -204,6 +204,7 @@ def test_files_that_are_no_model(tokenizer, tmp_path):
         ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false"),
         ({"do_lower_case": True, "strip_accents": False}, "strip_accents is false, .* with true"),
         ({"do_lower_case": "false"}, "do_lower_case is 'false', expected true or false"),
+        ({"do_lower_case": 1}, "do_lower_case is 1, expected"),
     ):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
         with pytest.raises(ValueError, match=rf"tokenizer_config.json: {message}"):

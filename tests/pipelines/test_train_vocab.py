@@ -6,11 +6,13 @@ import time
 import pytest
 import sentencepiece
 
+from albert_tf.checkpoints.pretrained import read_tokenizer
 from albert_tf.text.tokenization import AlbertTokenizer, preprocess
 from albert_tf.text.vocabulary_settings import resolve_lower_case
 from pipelines import train_vocab as program
 from pipelines.data.corpus import TextFormat
 from pipelines.data.vocabulary_report import report
+from pipelines.finetune import initial_model
 from pipelines.train_vocab import VocabularySettings, train_vocab
 from tests.conftest import make_text
 
@@ -62,6 +64,8 @@ def test_text_is_prepared_as_the_tokenizer_does(tmp_path):
     cased = train(path, tmp_path, "cased", vocab_size=31, do_lower_case=False)
     assert resolve_lower_case(f"{lower}.model", None) is True
     assert resolve_lower_case(f"{cased}.model", None) is False
+    assert read_tokenizer("any", f"{cased}.model").do_lower_case is False
+    assert initial_model(None, "albert_base", f"{cased}.model").tokenizer.do_lower_case is False
     for prefix, expected in [(lower, set()), (cased, set("EUALS"))]:
         letters = set("".join(listing(prefix)[13:]))
         assert {c for c in letters if c.isupper()} == expected

@@ -101,7 +101,7 @@ def _read_conll(
             where = f"{path}:{number}"
             has_tabs = "\t" in line if number_of_columns is None else has_tabs
             # str.split without a separator would also split at a no-break space within a word.
-            cells = line.split("\t") if has_tabs else re.split(" +", line.strip(" "))
+            cells = line.split("\t") if has_tabs else re.split("[ \t]+", line.strip(" \t"))
             if number_of_columns is None:
                 number_of_columns = len(cells)
                 places = range(-number_of_columns, number_of_columns)

@@ -130,7 +130,7 @@ def test_an_unknown_tag(tmp_path):
 
 
 def test_figures_and_predictions_of_words(tokenizer, tmp_path):
-    a = TokenExample("0", ("New York", "is", "big"), ("B-a", "O", "B-b"))
+    a = TokenExample("0", ("New York", "is", "10\u00a0000"), ("B-a", "O", "B-b"))
     b = TokenExample("1", ("fox",), ("I-a",))
     unknown = [TokenExample("0", ("x",), None)]
     mine, examples = task(), [a, b]
@@ -144,9 +144,10 @@ def test_figures_and_predictions_of_words(tokenizer, tmp_path):
     [path] = mine.write(str(tmp_path), "dev", examples, answers)
     assert path.endswith("dev_predictions.conll")
     rows = [line.rpartition("\t")[0] for line in Path(path).read_text().splitlines()]
-    assert rows == ["NewYork\tB-a\tB-a", "is\tO\tO", "big\tB-b\tB-b", "", "fox\tI-a\tO", ""]
+    rows_of_a = ["NewYork\tB-a\tB-a", "is\tO\tO", "10\u00a0000\tB-b\tB-b"]
+    assert rows == [*rows_of_a, "", "fox\tI-a\tO", ""]
     rows, tags = rows_of(answers), ["B-a", "O", "B-b"]
-    first = {"id": "0", "words": ["New York", "is", "big"], "label": tags, "prediction": tags}
+    first = {"id": "0", "words": [*a.words], "label": tags, "prediction": tags}
     assert rows[0] == {**first, "probabilities": [1.0, 1.0, 1.0]}
     assert mine.score(rows) == metrics
     _, windows = mine.encode(unknown, tokenizer, 40, training=False)

@@ -27,7 +27,12 @@ def test_columns(tmp_path):
         ("eng.train.gz", CONLL_2003, {"label": "1"}, ["7 EU rejects / NNP VBZ"]),
         ("a.txt", CONLL_2003, {"text": "0", "label": "-2"}, ["7 EU rejects / B-NP B-VP"]),
         ("ES.CONLLU", UNIVERSAL, {}, ["7 Vamos nos / VERB PRON"]),
-        ("a.conll", " 10\u00a0000  O \nEU\u3000 B-LOC\n", {}, ["7 10\u00a0000 EU\u3000 / O B-LOC"]),
+        (
+            "a.conll",
+            " 10\u00a0000  O \nEU\u3000\tB-LOC\n",
+            {},
+            ["7 10\u00a0000 EU\u3000 / O B-LOC"],
+        ),
     ):
         data = text.encode()
         (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
