@@ -1,18 +1,22 @@
 """Evaluates a pre-trained ALBERT on minimal pairs of a right and a wrong sentence.
 
 The model prefers the sentence with the higher pseudo-log-likelihood (see albert_tf/scoring.py).
-Prints how often it prefers the right sentence, for each group of pairs and as the mean over all
-groups, with 95 % intervals. A tie counts as one half, and chance is 50 %. With --corpus, also
-prints the accuracy of a baseline that uses only word frequencies, and the model's accuracy on pairs
-whose words all occur in the corpus. OUTPUT.json contains all results. OUTPUT.png is a chart
-with one bar per group.
+Prints how often it prefers the right sentence: for each group of pairs, and as means over the
+groups of each field and over all groups. All have 95 % intervals. A tie counts as one half, and
+chance is 50 %. With --corpus, also prints the accuracy of a baseline that uses only word
+frequencies, and the model's accuracy on pairs whose words all occur in the corpus. With
+--published, also prints the accuracies of other models. OUTPUT.json contains all results.
+OUTPUT.png is a chart with one bar per group.
 
 In a .jsonl, .csv or .tsv file, each row is a pair (as in BLiMP). In a .txt file, a pair is two
-lines, with the wrong sentence first (as in Zorro), and the name of the file is the group.
+lines, with the wrong sentence first (as in Zorro). The name of a .txt file is the group, and the
+part before its last hyphen is the field.
 
 Examples:
   python -m pipelines.minimal_pairs --checkpoint=runs/base --corpus='corpus/*.txt' \\
-      --input_file='blimp/data/*.jsonl' --output=runs/base_blimp
+      --input_file='blimp/data/*.jsonl' --field_column=linguistics_term \\
+      --published=blimp/models_summary.jsonl --published_columns=ngram,lstm,txl,gpt2 \\
+      --output=runs/base_blimp
   python -m pipelines.minimal_pairs --checkpoint=runs/base --corpus='corpus/*.txt' \\
       --input_file='zorro/*.txt' --output=runs/base_zorro
 """
@@ -22,12 +26,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -44,17 +49,21 @@ from albert_tf.storage.progress import Progress
 from albert_tf.text.tokenization import AlbertTokenizer
 from .data.text_files import ending
 from .tasks.reading.rows import read_text_lines, read_text_parts
-from .tasks.reading.tables import as_label, as_text, read_table
+from .tasks.reading.tables import as_label, as_number, as_text, read_table
 
 FLAGS = flags.FLAGS
 
 
 class Pair(NamedTuple):
-    """A right and a wrong sentence that differ in one point, and the name of their group."""
+    """A right and a wrong sentence that differ in one point, and the names of group and field.
+
+    A field is a set of groups. The field is None if it is not known.
+    """
 
     good: str
     bad: str
     group: str
+    field: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +75,11 @@ class Columns:
     )
     bad_column: str = setting(flags.DEFINE_string, "Column of the wrong sentence.", "sentence_bad")
     group_column: str = setting(flags.DEFINE_string, "Column of the group's name.", "UID")
+    field_column: str | None = setting(
+        flags.DEFINE_string,
+        "Column of the field's name, for means over the groups of each field. Default: none.",
+        None,
+    )
 
 
 def define_flags() -> None:
@@ -82,6 +96,17 @@ def define_flags() -> None:
         "Training text of the model (paths or globs), in which the baseline counts words. They are "
         "lower-cased, and punctuation is ignored.",
     )
+    flags.DEFINE_string(
+        "published",
+        None,
+        "Table of other models' accuracies (.jsonl, .csv, .tsv), to be shown beside the model's. "
+        "Each row has a group's name in --group_column.",
+    )
+    flags.DEFINE_list(
+        "published_columns",
+        None,
+        "Columns of --published, one per model. Each value is a number between 0 and 1.",
+    )
     flags.DEFINE_integer(
         "pairs_per_group", None, "Use only the first N pairs of each group. Default: all.", 1
     )
@@ -95,9 +120,18 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Runs the program with the values of its flags."""
+    if bool(FLAGS.published) != bool(FLAGS.published_columns):
+        raise UserError("--published and --published_columns need each other: give both or neither")
     paths = files.match_files(FLAGS.input_file, "input_file")
-    pairs = read_pairs(paths, settings_from_flags(Columns), FLAGS.pairs_per_group)
-    print(f"{len(pairs):,} pairs of {len({pair.group for pair in pairs}):,} groups", flush=True)
+    columns = settings_from_flags(Columns)
+    pairs = read_pairs(paths, columns, FLAGS.pairs_per_group)
+    groups = {pair.group for pair in pairs}
+    published = None
+    if FLAGS.published:
+        published = read_published(
+            FLAGS.published, FLAGS.published_columns, columns.group_column, groups
+        )
+    print(f"{len(pairs):,} pairs of {len(groups):,} groups", flush=True)
     model, model_dir = model_directory.load_for_pretraining(FLAGS.checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
     good, bad = [pair.good for pair in pairs], [pair.bad for pair in pairs]
@@ -112,7 +146,7 @@ def main(_) -> None:
     scores = score(scorer, tokenizer, [*good, *bad])
     right["model"] = _right(scores[: len(pairs)], scores[len(pairs) :])
     result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking}
-    result |= figures(pairs, right, known)
+    result |= figures(pairs, right, known, published)
     files.write_atomically(f"{FLAGS.output}.json", json.dumps(result, indent=2) + "\n")
     draw(result, f"{FLAGS.output}.png")
     print(f"{report(result)}\nwritten to {FLAGS.output}.json and {FLAGS.output}.png")
@@ -122,6 +156,7 @@ def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | No
     """Reads pairs from files. The formats are described in the module's docstring."""
     pairs: list[Pair] = []
     counts: dict[str, int] = {}
+    fields: dict[str, str | None] = {}
     text_files: dict[str, str] = {}  # maps a group to its .txt file
     for path in paths:
         if ending(path) == ".txt" and text_files.setdefault(_group(path), path) != path:
@@ -133,6 +168,11 @@ def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | No
         for number, pair in read:
             if not pair.good.strip() or not pair.bad.strip():
                 raise UserError(f"{path}:{number}: an empty sentence; expected two sentences")
+            if fields.setdefault(pair.group, pair.field) != pair.field:
+                raise UserError(
+                    f"{path}:{number}: group {pair.group!r} has the field {pair.field!r}, before "
+                    f"{fields[pair.group]!r}; expected one field per group"
+                )
             counts[pair.group] = counts.get(pair.group, 0) + 1
             if pairs_per_group is None or counts[pair.group] <= pairs_per_group:
                 pairs.append(pair)
@@ -140,11 +180,12 @@ def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | No
 
 
 def _read_rows(path: str, columns: Columns) -> Iterator[tuple[int, Pair]]:
-    *of_sentences, of_group = names = dataclasses.astuple(columns)
-    for number, row in read_table(path, names):
+    *of_sentences, of_group, of_field = dataclasses.astuple(columns)
+    labels = [of_group] if of_field is None else [of_group, of_field]
+    for number, row in read_table(path, [*of_sentences, *labels]):
         where = f"{path}:{number}"
         good, bad = (as_text(row[name], name, where) for name in of_sentences)
-        yield number, Pair(good, bad, as_label(row[of_group], of_group, where))
+        yield number, Pair(good, bad, *(as_label(row[name], name, where) for name in labels))
 
 
 def _read_lines(path: str) -> Iterator[tuple[int, Pair]]:
@@ -154,12 +195,43 @@ def _read_lines(path: str) -> Iterator[tuple[int, Pair]]:
             f"{path}: {len(lines):,} lines; expected pairs, the wrong sentence in the first line "
             "and the right one in the second"
         )
+    group = _group(path)
     for number, (bad, good) in enumerate(zip(lines[::2], lines[1::2])):
-        yield 2 * number + 1, Pair(good, bad, _group(path))
+        yield 2 * number + 1, Pair(good, bad, group, group.rpartition("-")[0] or None)
 
 
 def _group(path: str) -> str:
     return os.path.basename(path).rpartition(".txt")[0]
+
+
+def read_published(
+    path: str, models: Sequence[str], group_column: str, groups: Set[str]
+) -> dict[str, dict[str, float]]:
+    """Returns the accuracies of other models in each group: {group: {model: accuracy}}.
+
+    Args:
+      path: a table with one row per group. Rows of groups that are not in `groups` are ignored.
+      models: the columns of the accuracies, which are between 0 and 1.
+      group_column: the column of the group's name.
+      groups: the groups of the pairs. Raises a UserError if the table lacks one of them.
+    """
+    published: dict[str, dict[str, float]] = {}
+    for number, row in read_table(path, [group_column, *models]):
+        where = f"{path}:{number}"
+        group = as_label(row[group_column], group_column, where)
+        if group not in groups:
+            continue
+        if group in published:
+            raise UserError(f"{where}: a second row of group {group!r}; expected one row")
+        published[group] = {name: as_number(row[name], name, where) for name in models}
+        for name, value in published[group].items():
+            if not 0 <= value <= 1:
+                raise UserError(
+                    f"{where}: {name!r} is {value:g}; expected an accuracy between 0 and 1"
+                )
+    if missing := sorted(groups - published.keys()):
+        raise UserError(f"{path}: no row of group {missing[0]!r}; expected a row for each group")
+    return published
 
 
 def score(scorer: SentenceScorer, tokenizer: AlbertTokenizer, texts: Sequence[str]) -> np.ndarray:
@@ -226,18 +298,30 @@ def _right(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
 
 
 def figures(
-    pairs: Sequence[Pair], right: dict[str, np.ndarray], known: np.ndarray | None = None
+    pairs: Sequence[Pair],
+    right: dict[str, np.ndarray],
+    known: np.ndarray | None = None,
+    published: dict[str, dict[str, float]] | None = None,
 ) -> dict:
-    """Computes the accuracies of each group, and their means over all groups.
+    """Computes the accuracies of each group, of each field and of all groups.
 
-    `right` maps the name of a scorer to the result of `_right`, float [pairs]. `known`, bool
-    [pairs], is True for pairs whose words all occur in the corpus. If `known` is given, the result
-    includes `known_pairs`, the number of such pairs, and `model_on_known`, the model's accuracy on
-    them. Without such pairs, `model_on_known` is omitted.
+    The accuracy of several groups is the mean of their accuracies.
+
+    Args:
+      pairs: the pairs. Groups without a field count for no field.
+      right: maps the name of a scorer to the result of `_right`, float [pairs].
+      known: bool [pairs], True for pairs whose words all occur in the corpus. If given, each part
+        of the result has `known_pairs`, the number of such pairs, and `model_on_known`, the model's
+        accuracy on them. Without such pairs, `model_on_known` is omitted.
+      published: the result of `read_published`.
+
+    Returns:
+      {"mean": accuracies, "fields": {field: accuracies}, "groups": {group: accuracies}}.
     """
     names = np.array([pair.group for pair in pairs])
+    fields = {pair.group: pair.field for pair in pairs}
     groups = {}
-    for group in dict.fromkeys(names.tolist()):
+    for group in fields:
         found = {name: values[names == group] for name, values in right.items()}
         number = len(found["model"])
         groups[group] = {
@@ -250,20 +334,37 @@ def figures(
             groups[group]["known_pairs"] = len(of_known)
             if len(of_known):
                 groups[group]["model_on_known"] = float(of_known.mean())
-    scorers = [*right, *(["model_on_known"] if known is not None and known.any() else [])]
-    means = {
-        name: np.mean([values[name] for values in groups.values() if name in values])
-        for name in scorers
+        if published is not None:
+            groups[group]["published"] = published[group]
+    of_fields = {
+        name: _mean([groups[group] for group, field in fields.items() if field == name])
+        for name in dict.fromkeys(fields.values())
+        if name is not None
     }
+    return {"mean": _mean([*groups.values()]), "fields": of_fields, "groups": groups}
+
+
+def _mean(groups: Sequence[dict]) -> dict:
+    """Returns the mean accuracies of groups, and sums of their numbers of pairs."""
+    mean = {
+        name: sum(values[name] for values in groups)
+        for name in ("pairs", "known_pairs")
+        if name in groups[0]
+    }
+    for name in ("words", "model", "model_on_known"):
+        # A group without pairs of known words has no accuracy on them.
+        if found := [values[name] for values in groups if name in values]:
+            mean[name] = float(np.mean(found))
+    if "published" in groups[0]:
+        of_models = [values["published"] for values in groups]
+        mean["published"] = {
+            name: float(np.mean([values[name] for values in of_models])) for name in of_models[0]
+        }
     # Interval for a mean of independent proportions. Source: Newcombe 1998, method 10.
-    shares = np.array([values["model"] for values in groups.values()])
-    ends = np.array([values["interval"] for values in groups.values()]).T
+    shares = np.array([values["model"] for values in groups])
+    ends = np.array([values["interval"] for values in groups]).T
     below, above = np.sqrt(((ends - shares) ** 2).sum(axis=1)) / len(groups)
-    return {
-        "mean": {name: float(value) for name, value in means.items()},
-        "interval": [float(means["model"] - below), float(means["model"] + above)],
-        "groups": groups,
-    }
+    return {**mean, "interval": [float(mean["model"] - below), float(mean["model"] + above)]}
 
 
 def _interval(right: float, number: int) -> list[float]:
@@ -276,20 +377,19 @@ def _interval(right: float, number: int) -> list[float]:
 
 def report(result: dict) -> str:
     """Formats the output of `figures`."""
-    width = max(map(len, result["groups"]))
-    lines = [f"  {group:{width}}  {_line(values)}" for group, values in result["groups"].items()]
-    if len(lines) == 1:
-        return lines[0]
-    known = sum(values.get("known_pairs", 0) for values in result["groups"].values())
-    mean = {**result["mean"], "interval": result["interval"], "known_pairs": known}
-    return "\n".join([*lines, f"  {'mean of the groups':{width}}  {_line(mean)}"])
+    parts = {**result["groups"]}
+    if len(parts) > 1:
+        parts |= {f"field {field}": values for field, values in result["fields"].items()}
+        parts["mean of the groups"] = result["mean"]
+    width = max(map(len, parts))
+    return "\n".join(f"  {name:{width}}  {_line(values)}" for name, values in parts.items())
 
 
 def _line(values: dict) -> str:
     low, high = (100 * value for value in values["interval"])
-    line = f"{100 * values['model']:5.1f} % ({low:.1f} to {high:.1f})"
-    if "pairs" in values:
-        line += f" of {values['pairs']:,} pairs"
+    line = f"{100 * values['model']:5.1f} % ({low:.1f} to {high:.1f}) of {values['pairs']:,} pairs"
+    for name, value in values.get("published", {}).items():
+        line += f", {name} {100 * value:.1f} %"
     if "words" in values:
         line += f", words alone {100 * values['words']:5.1f} %"
         line += f", {values['known_pairs']:,} pairs of known words"
@@ -299,7 +399,7 @@ def _line(values: dict) -> str:
 
 
 def draw(result: dict, path: str) -> None:
-    """Plots one bar with interval per group, the chance level and the word-frequency baseline."""
+    """Plots one bar with interval per group, the chance level, the baseline and other models."""
     groups = dict(sorted(result["groups"].items(), key=lambda item: item[1]["model"]))
     places = np.arange(len(groups))
     shares = np.array([100 * values["model"] for values in groups.values()])
@@ -307,9 +407,17 @@ def draw(result: dict, path: str) -> None:
     figure = pictures.new_figure(9, 1.5 + 0.22 * len(groups))
     axes = figure.subplots()
     axes.barh(places, shares, xerr=np.abs(intervals - shares), color="#9ab8d9", ecolor="#44566c")
+
+    def mark(values: Sequence[float], mean: float, name: str, **style) -> None:
+        label = f"{name}, mean {100 * mean:.1f} %"
+        axes.plot(100 * np.array(values), places, label=label, linestyle="", **style)
+
     if "words" in result["mean"]:
-        words = [100 * values["words"] for values in groups.values()]
-        axes.plot(words, places, "|", color="#b03a2e", label="words alone")
+        words = [values["words"] for values in groups.values()]
+        mark(words, result["mean"]["words"], "words alone", marker="|", color="black")
+    for marker, name in zip(itertools.cycle("ovsD^P"), result["mean"].get("published", ())):
+        of_groups = [values["published"][name] for values in groups.values()]
+        mark(of_groups, result["mean"]["published"][name], name, marker=marker, markersize=5)
     axes.axvline(50, color="black", linewidth=0.8, linestyle=":", label="chance")
     axes.set_yticks(places, list(groups), fontsize=7)
     axes.set_xlim(0, 100)

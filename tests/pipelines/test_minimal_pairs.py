@@ -31,6 +31,12 @@ def test_files_of_both_forms(tmp_path):
         Pair("right one", "wrong one", "island"),
         Pair("he sleeps", "him sleeps", "case"),
     ]
+    # Fields: a column of a table, and the name of a text file up to its last hyphen.
+    fields = write_json_lines(tmp_path / "f.jsonl", [{**row, "of": "syntax"} for row in ROWS])
+    (tmp_path / "filler-gap-wh.txt").write_text("wrong\nright\n")
+    paths.append(tmp_path / "filler-gap-wh.txt")
+    found = read_pairs([fields, str(paths[-1])], Columns(field_column="of"), 1)
+    assert [pair.field for pair in found] == ["syntax", "syntax", "filler-gap"]
     with pytest.raises(ValueError, match=r"b/case\.txt and .*case\.txt\.gz would be one group"):
         read_pairs([str(path) for path in paths], Columns(), None)
 
@@ -47,6 +53,22 @@ def test_bad_input(tmp_path):
         (tmp_path / name).write_text(content)
         with pytest.raises(ValueError, match=message):
             read_pairs([str(tmp_path / name)], Columns(), None)
+    (tmp_path / "f.csv").write_text("good,bad,UID,of\na,b,x,syntax\na,b,x,case\n")
+    with pytest.raises(ValueError, match=r"f\.csv:3: group 'x' has the field 'case', before 'syn"):
+        read_pairs([str(tmp_path / "f.csv")], Columns("good", "bad", field_column="of"), None)
+    for content, message in (
+        ("UID,lstm\nx,0.5\n", "p.csv: no row of group 'y'; expected a row for each group"),
+        ("UID,lstm\nx,0.5\nx,1\n", "p.csv:3: a second row of group 'x'"),
+        ("UID,lstm\nx,50\n", "p.csv:2: 'lstm' is 50; expected an accuracy between 0 and 1"),
+        ("UID,lstm\nx,half\n", "p.csv:2: 'lstm' is \"half\", expected a number"),
+        ("UID,gpt\nx,1\n", "p.csv:1: no column 'lstm'"),
+    ):
+        (tmp_path / "p.csv").write_text(content)
+        with pytest.raises(ValueError, match=message):
+            minimal_pairs.read_published(str(tmp_path / "p.csv"), ["lstm"], "UID", {"x", "y"})
+    flags = ["--checkpoint=c", "--input_file=i", "--output=o", "--published=p"]
+    _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
+    assert "--published and --published_columns need each other" in error
 
 
 def test_a_tie_is_one_half_and_groups_count_alike():
@@ -56,10 +78,10 @@ def test_a_tie_is_one_half_and_groups_count_alike():
     found = minimal_pairs.figures(pairs, right)
     assert found["groups"]["a"]["model"] == 0.5 and found["groups"]["b"]["pairs"] == 1
     assert found["mean"]["model"] == 0.75
-    low, high = found["interval"]
+    low, high = found["mean"]["interval"]
     assert low < 0.75 < high <= 1
     # Groups that are all right are not certain.
-    assert minimal_pairs.figures(pairs, {"model": np.ones(4)})["interval"] == [
+    assert minimal_pairs.figures(pairs, {"model": np.ones(4)})["mean"]["interval"] == [
         pytest.approx(1 - np.hypot(0.5615, 0.7935) / 2, abs=1e-3),  # Wilson's 3 of 3 and 1 of 1
         1,
     ]
@@ -73,6 +95,18 @@ def test_a_tie_is_one_half_and_groups_count_alike():
     alone = minimal_pairs.figures(pairs[:2], {"model": np.ones(2)})
     assert minimal_pairs.report(alone).count("100.0 %") == 1
     assert "model_on_known" not in minimal_pairs.figures(pairs, right, known & False)["mean"]
+    # A field has the mean of its groups, whatever the number of their pairs.
+    pairs = [Pair("", "", *names) for names in ("ax", "ax", "ax", "bx", "cy", "d")]
+    accuracies = {"a": 0.5, "b": 0.75, "c": 0.125, "d": 0.0}
+    published = {group: {"lstm": value} for group, value in accuracies.items()}
+    right = {"model": np.array([1, 1, 1, 0, 1, 0.0])}
+    found = minimal_pairs.figures(pairs, right, published=published)
+    assert {name: values["model"] for name, values in found["fields"].items()} == {"x": 0.5, "y": 1}
+    assert found["fields"]["x"]["pairs"] == 4 and found["mean"]["pairs"] == 6
+    assert found["fields"]["x"]["published"] == {"lstm": 0.625}
+    assert found["mean"]["model"] == 0.5 and found["mean"]["published"] == {"lstm": 1.375 / 4}
+    of_field = minimal_pairs.figures(pairs[:4], {"model": right["model"][:4]})["mean"]["interval"]
+    assert found["fields"]["x"]["interval"] == of_field
 
 
 @pytest.mark.usefixtures("eager")  # the scores of this process
@@ -82,14 +116,18 @@ def test_the_program(pretrained, tmp_path):
     table = write_json_lines(tmp_path / "a.jsonl", ROWS)
     flags = [f"--checkpoint={pretrained}", f"--input_file={table}", f"--output={tmp_path}/out"]
     flags.append(f"--corpus={tmp_path}/corpus.txt")
+    published = [{"UID": name, "lstm": 0.25} for name in ("agreement", "tie", "other", "other")]
+    flags.append(f"--published={write_json_lines(tmp_path / 'published.jsonl', published)}")
+    flags.append("--published_columns=lstm")
     out, _ = run("pipelines.minimal_pairs", *flags)
     assert "3 pairs of 2 groups" in out and "mean of the groups" in out
-    assert out.count("words alone") == 3 and out.count("1 pairs of known words") == 2
+    assert out.count("words alone") == out.count("lstm 25.0 %") == 3
+    assert out.count("1 pairs of known words") == 2
     result = json.loads((tmp_path / "out.json").read_text())
     tie = result["groups"]["tie"]
     assert sum(tie.pop("interval")) == pytest.approx(1)
     halves = dict.fromkeys(("model", "words", "model_on_known"), 0.5)
-    assert tie == {"pairs": 1, "known_pairs": 1, **halves}
+    assert tie == {"pairs": 1, "known_pairs": 1, "published": {"lstm": 0.25}, **halves}
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
     def is_right(row, masks_rest_of_word):
