@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 
 import numpy as np
 import pytest
@@ -9,7 +10,10 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import huggingface, name_map, reference_config
 from albert_tf.models import AlbertForPreTraining
+from albert_tf.scoring import SentenceScorer
+from albert_tf.text.tokenization import AlbertTokenizer
 from tests.builders import tiny_config, with_random_weights
+from tests.conftest import WORDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.extras("torch", "transformers")]
 
@@ -74,6 +78,42 @@ def test_transformers_loads_our_export(changes, tmp_path):
     written = name_map.from_ours(weights, config, "torch")
     for name, array in name_map.from_ours(again.weights, again.config, "torch").items():
         np.testing.assert_array_equal(array, written[name])
+
+
+def test_sentence_scores_equal_a_loop_of_transformers(tiny_vocabulary, tmp_path):
+    import torch
+    import transformers
+
+    tokenizer, rng = AlbertTokenizer(str(tiny_vocabulary)), random.Random(3)
+    sizes = {"num_hidden_layers": 2, "max_position_embeddings": 512}
+    config = dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size, **sizes)
+    model = with_random_weights(AlbertForPreTraining(config), scale=0.1)
+    huggingface.write(str(tmp_path), config, name_map.arrays(model))
+    tokenizer.save(str(tmp_path))
+    texts = ["a", "?", "ᚠᛇᚻ 한국어 ភាសា नमस्ते ﬁ", "👩\u200d👩\u200d👧, Ünïcödé!", "中文 text 1,234"]
+    texts += [" ".join(rng.choices(WORDS, k=rng.randint(1, 9))) for _ in range(194)]
+    longest = " ".join(rng.choices(WORDS, k=600))
+    while len(tokenizer.encode(longest)) > 510:
+        longest = longest[:-1].rstrip()
+    texts.append(longest)
+    theirs = transformers.AlbertForMaskedLM.from_pretrained(tmp_path).eval()
+    pieces_of = transformers.AlbertTokenizer.from_pretrained(tmp_path)
+
+    def score(text):
+        [ids] = pieces_of(text, return_tensors="pt")["input_ids"]
+        places = torch.arange(1, len(ids) - 1)
+        rows = ids.repeat(len(places), 1)
+        rows[torch.arange(len(places)), places] = pieces_of.mask_token_id
+        with torch.no_grad():
+            logits = torch.cat([theirs(part).logits for part in rows.split(32)])
+        log_probs = logits[torch.arange(len(places)), places].log_softmax(-1).double()
+        return float(log_probs.gather(1, ids[places][:, None]).sum())
+
+    found = SentenceScorer(model, tokenizer, masks_rest_of_word=False)(texts)
+    assert min(one.num_pieces for one in found) == 1 and found[-1].num_pieces > 500
+    expected = [score(text) for text in texts]
+    # float32: 1e-4 for sentences, in proportion for the sum of 500 log probabilities.
+    np.testing.assert_allclose([one.log_likelihood for one in found], expected, 1e-6, 1e-4)
 
 
 @pytest.mark.parametrize("form", ["archive", "before archives", "parameters", "bfloat16"])
