@@ -12,6 +12,10 @@ In a .jsonl, .csv or .tsv file, each row is a pair (as in BLiMP). In a .txt file
 lines, with the wrong sentence first (as in Zorro). The name of a .txt file is the group, and the
 part before its last hyphen is the field.
 
+Accuracies of other models are shown as they are in the table of --published, also with
+--pairs_per_group. BLiMP's pairs have the field s-selection, which BLiMP's own table of models
+counts as argument_structure.
+
 Examples:
   python -m pipelines.minimal_pairs --checkpoint=runs/base --corpus='corpus/*.txt' \\
       --input_file='blimp/data/*.jsonl' --field_column=linguistics_term \\
@@ -100,7 +104,7 @@ def define_flags() -> None:
         "published",
         None,
         "Table of other models' accuracies (.jsonl, .csv, .tsv), to be shown beside the model's. "
-        "Each row has a group's name in --group_column.",
+        "Each row has a group's name in --group_column. --pairs_per_group does not affect them.",
     )
     flags.DEFINE_list(
         "published_columns",
@@ -148,15 +152,16 @@ def main(_) -> None:
     result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking}
     result |= figures(pairs, right, known, published)
     files.write_atomically(f"{FLAGS.output}.json", json.dumps(result, indent=2) + "\n")
+    print(report(result), flush=True)
     draw(result, f"{FLAGS.output}.png")
-    print(f"{report(result)}\nwritten to {FLAGS.output}.json and {FLAGS.output}.png")
+    print(f"written to {FLAGS.output}.json and {FLAGS.output}.png")
 
 
 def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | None) -> list[Pair]:
     """Reads pairs from files. The formats are described in the module's docstring."""
     pairs: list[Pair] = []
     counts: dict[str, int] = {}
-    fields: dict[str, str | None] = {}
+    fields: dict[str, str] = {}
     text_files: dict[str, str] = {}  # maps a group to its .txt file
     for path in paths:
         if ending(path) == ".txt" and text_files.setdefault(_group(path), path) != path:
@@ -168,10 +173,12 @@ def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | No
         for number, pair in read:
             if not pair.good.strip() or not pair.bad.strip():
                 raise UserError(f"{path}:{number}: an empty sentence; expected two sentences")
-            if fields.setdefault(pair.group, pair.field) != pair.field:
+            field = fields.setdefault(pair.group, pair.field) if pair.field else None
+            if field != pair.field:
                 raise UserError(
-                    f"{path}:{number}: group {pair.group!r} has the field {pair.field!r}, before "
-                    f"{fields[pair.group]!r}; expected one field per group"
+                    f"{path}:{number}: group {pair.group!r} has the field {pair.field!r} here, but "
+                    f"{field!r} in an earlier row; expected one field per group (--field_column; "
+                    "for a .txt file, the part of its name before the last hyphen)"
                 )
             counts[pair.group] = counts.get(pair.group, 0) + 1
             if pairs_per_group is None or counts[pair.group] <= pairs_per_group:
@@ -181,7 +188,7 @@ def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | No
 
 def _read_rows(path: str, columns: Columns) -> Iterator[tuple[int, Pair]]:
     *of_sentences, of_group, of_field = dataclasses.astuple(columns)
-    labels = [of_group] if of_field is None else [of_group, of_field]
+    labels = [of_group, of_field] if of_field else [of_group]
     for number, row in read_table(path, [*of_sentences, *labels]):
         where = f"{path}:{number}"
         good, bad = (as_text(row[name], name, where) for name in of_sentences)
@@ -227,7 +234,7 @@ def read_published(
         for name, value in published[group].items():
             if not 0 <= value <= 1:
                 raise UserError(
-                    f"{where}: {name!r} is {value:g}; expected an accuracy between 0 and 1"
+                    f"{where}: {name!r} is {value}; expected an accuracy between 0 and 1"
                 )
     if missing := sorted(groups - published.keys()):
         raise UserError(f"{path}: no row of group {missing[0]!r}; expected a row for each group")
@@ -319,7 +326,9 @@ def figures(
       {"mean": accuracies, "fields": {field: accuracies}, "groups": {group: accuracies}}.
     """
     names = np.array([pair.group for pair in pairs])
-    fields = {pair.group: pair.field for pair in pairs}
+    # A group may come from several files, some of which name no field.
+    fields = {pair.group: None for pair in pairs}
+    fields.update({pair.group: pair.field for pair in pairs if pair.field})
     groups = {}
     for group in fields:
         found = {name: values[names == group] for name, values in right.items()}
@@ -377,12 +386,12 @@ def _interval(right: float, number: int) -> list[float]:
 
 def report(result: dict) -> str:
     """Formats the output of `figures`."""
-    parts = {**result["groups"]}
+    parts = [*result["groups"].items()]
     if len(parts) > 1:
-        parts |= {f"field {field}": values for field, values in result["fields"].items()}
-        parts["mean of the groups"] = result["mean"]
-    width = max(map(len, parts))
-    return "\n".join(f"  {name:{width}}  {_line(values)}" for name, values in parts.items())
+        parts += [(f"field {field}", values) for field, values in result["fields"].items()]
+        parts.append(("mean of the groups", result["mean"]))
+    width = max(len(name) for name, _ in parts)
+    return "\n".join(f"  {name:{width}}  {_line(values)}" for name, values in parts)
 
 
 def _line(values: dict) -> str:
@@ -409,8 +418,10 @@ def draw(result: dict, path: str) -> None:
     axes.barh(places, shares, xerr=np.abs(intervals - shares), color="#9ab8d9", ecolor="#44566c")
 
     def mark(values: Sequence[float], mean: float, name: str, **style) -> None:
-        label = f"{name}, mean {100 * mean:.1f} %"
-        axes.plot(100 * np.array(values), places, label=label, linestyle="", **style)
+        # Matplotlib omits a label that begins with "_" from the legend.
+        label = f"mean {100 * mean:.1f} %: {name}"
+        values = 100 * np.array(values)
+        axes.plot(values, places, label=label, linestyle="", clip_on=False, **style)
 
     if "words" in result["mean"]:
         words = [values["words"] for values in groups.values()]
@@ -419,12 +430,15 @@ def draw(result: dict, path: str) -> None:
         of_groups = [values["published"][name] for values in groups.values()]
         mark(of_groups, result["mean"]["published"][name], name, marker=marker, markersize=5)
     axes.axvline(50, color="black", linewidth=0.8, linestyle=":", label="chance")
-    axes.set_yticks(places, list(groups), fontsize=7)
+    # Names may contain "$", which would begin a formula.
+    axes.set_yticks(places, list(groups), fontsize=7, parse_math=False)
     axes.set_xlim(0, 100)
     axes.set_ylim(-1, len(groups))
     axes.set_xlabel("right sentence preferred, %")
     axes.set_title(f"mean of {len(groups)} groups: {100 * result['mean']['model']:.1f} %")
-    axes.legend(loc="lower right", fontsize=7)
+    legend = figure.legend(loc="outside lower center", ncols=3, fontsize=7)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     pictures.write(figure, path)
 
 

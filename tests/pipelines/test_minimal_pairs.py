@@ -34,6 +34,9 @@ def test_files_of_both_forms(tmp_path):
     # Fields: a column of a table, and the name of a text file up to its last hyphen.
     fields = write_json_lines(tmp_path / "f.jsonl", [{**row, "of": "syntax"} for row in ROWS])
     (tmp_path / "filler-gap-wh.txt").write_text("wrong\nright\n")
+    rows = [{**ROWS[0], "UID": "filler-gap-wh"}]
+    without = write_json_lines(tmp_path / "without.jsonl", rows)
+    assert len(read_pairs([str(tmp_path / "filler-gap-wh.txt"), without], Columns(), None)) == 2
     paths.append(tmp_path / "filler-gap-wh.txt")
     found = read_pairs([fields, str(paths[-1])], Columns(field_column="of"), 1)
     assert [pair.field for pair in found] == ["syntax", "syntax", "filler-gap"]
@@ -54,12 +57,14 @@ def test_bad_input(tmp_path):
         with pytest.raises(ValueError, match=message):
             read_pairs([str(tmp_path / name)], Columns(), None)
     (tmp_path / "f.csv").write_text("good,bad,UID,of\na,b,x,syntax\na,b,x,case\n")
-    with pytest.raises(ValueError, match=r"f\.csv:3: group 'x' has the field 'case', before 'syn"):
+    with pytest.raises(
+        ValueError, match=r"f\.csv:3: group 'x' has the field 'case' here, but 'syn"
+    ):
         read_pairs([str(tmp_path / "f.csv")], Columns("good", "bad", field_column="of"), None)
     for content, message in (
         ("UID,lstm\nx,0.5\n", "p.csv: no row of group 'y'; expected a row for each group"),
         ("UID,lstm\nx,0.5\nx,1\n", "p.csv:3: a second row of group 'x'"),
-        ("UID,lstm\nx,50\n", "p.csv:2: 'lstm' is 50; expected an accuracy between 0 and 1"),
+        ("UID,lstm\nx,50\n", "p.csv:2: 'lstm' is 50.0; expected an accuracy between 0 and 1"),
         ("UID,lstm\nx,half\n", "p.csv:2: 'lstm' is \"half\", expected a number"),
         ("UID,gpt\nx,1\n", "p.csv:1: no column 'lstm'"),
     ):
@@ -100,6 +105,7 @@ def test_a_tie_is_one_half_and_groups_count_alike():
     accuracies = {"a": 0.5, "b": 0.75, "c": 0.125, "d": 0.0}
     published = {group: {"lstm": value} for group, value in accuracies.items()}
     right = {"model": np.array([1, 1, 1, 0, 1, 0.0])}
+    pairs[0] = Pair("", "", "a")  # from a file that names no field
     found = minimal_pairs.figures(pairs, right, published=published)
     assert {name: values["model"] for name, values in found["fields"].items()} == {"x": 0.5, "y": 1}
     assert found["fields"]["x"]["pairs"] == 4 and found["mean"]["pairs"] == 6
@@ -113,21 +119,34 @@ def test_a_tie_is_one_half_and_groups_count_alike():
 def test_the_program(pretrained, tmp_path):
     model, tokenizer = albert_tf.from_pretrained(pretrained)
     (tmp_path / "corpus.txt").write_text("The river is old; cats sleep.\n")
-    table = write_json_lines(tmp_path / "a.jsonl", ROWS)
-    flags = [f"--checkpoint={pretrained}", f"--input_file={table}", f"--output={tmp_path}/out"]
+    table = write_json_lines(tmp_path / "a.jsonl", [{**row, "of": "syntax"} for row in ROWS])
+    flags = [
+        "--field_column=of",
+        f"--checkpoint={pretrained}",
+        f"--input_file={table}",
+        f"--output={tmp_path}/out",
+    ]
     flags.append(f"--corpus={tmp_path}/corpus.txt")
     published = [{"UID": name, "lstm": 0.25} for name in ("agreement", "tie", "other", "other")]
+    published = [{**row, "$a_{$": 0.5} for row in published]  # no formula
     flags.append(f"--published={write_json_lines(tmp_path / 'published.jsonl', published)}")
-    flags.append("--published_columns=lstm")
+    flags.append("--published_columns=lstm,$a_{$")
     out, _ = run("pipelines.minimal_pairs", *flags)
     assert "3 pairs of 2 groups" in out and "mean of the groups" in out
-    assert out.count("words alone") == out.count("lstm 25.0 %") == 3
-    assert out.count("1 pairs of known words") == 2
+    assert out.count("words alone") == 4
+    assert out.count("lstm 25.0 %, $a_{$ 50.0 %") == 4 and "field syntax" in out
+    assert out.count("1 pairs of known words") == 3
     result = json.loads((tmp_path / "out.json").read_text())
     tie = result["groups"]["tie"]
     assert sum(tie.pop("interval")) == pytest.approx(1)
     halves = dict.fromkeys(("model", "words", "model_on_known"), 0.5)
-    assert tie == {"pairs": 1, "known_pairs": 1, "published": {"lstm": 0.25}, **halves}
+    assert tie == {
+        "pairs": 1,
+        "known_pairs": 1,
+        "published": {"lstm": 0.25, "$a_{$": 0.5},
+        **halves,
+    }
+    assert result["fields"] == {"syntax": result["mean"]}
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
     def is_right(row, masks_rest_of_word):
