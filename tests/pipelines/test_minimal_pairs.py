@@ -50,8 +50,16 @@ def test_bad_input(tmp_path):
         ("empty.txt", "", r"empty\.txt: 0 lines"),
         ("blank.txt", "\nwrong\nright\nwrong\n", r"blank\.txt:1: an empty sentence"),
         ("b.csv", "sentence_good,sentence_bad,UID\na,b,x\n,b,x\n", r"b\.csv:3: an empty"),
-        ("a.jsonl", '{"sentence_good": "a"}\n', r"a\.jsonl:1: no field 'sentence_bad'"),
-        ("a.csv", "good,bad\nx,y\n", r"a\.csv:1: no column 'sentence_good'"),
+        (
+            "a.jsonl",
+            '{"sentence_good": "a"}\n',
+            r"a\.jsonl:1: no field 'sentence_bad'.*; see the column flags",
+        ),
+        (
+            "a.csv",
+            "good,bad\nx,y\n",
+            r"a\.csv:1: no column 'sentence_good'.*the column flags in --help",
+        ),
     ):
         (tmp_path / name).write_text(content)
         with pytest.raises(ValueError, match=message):

@@ -219,7 +219,7 @@ def _check_header(path: str, line: Place, header: Sequence[str], columns: Sequen
         found = "several columns" if column in header else "no column"
         raise UserError(
             f"{path}:{line}: {found} {column!r}; {expected}, found {_listed(header)}"
-            f"{_hint_at_separator(path, header)}; see --text_column and others"
+            f"{_hint_at_separator(path, header)}; see the column flags in --help"
         )
 
 
@@ -250,8 +250,8 @@ def require_fields(
     for column in columns:
         if column not in record:
             raise UserError(
-                f"{where}: no field {column!r}; the row has {_listed(record)}; see "
-                "--text_column and others"
+                f"{where}: no field {column!r}; the row has {_listed(record)}; see the "
+                "column flags in --help"
             )
 
 
