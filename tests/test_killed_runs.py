@@ -38,8 +38,9 @@ def test_killed_at_random_times(work, options):
     began = time.monotonic()
     process = jobs.start(*flags(work, whole, options))
     jobs.wait_for(lambda: jobs.num_entries(whole) > 0, [process])
-    start_up = time.monotonic() - began
+    start_up, trained_from = time.monotonic() - began, time.monotonic()
     jobs.finish(process, timeout=600)
+    seconds_per_step = (time.monotonic() - trained_from) / NUM_STEPS
     rng = random.Random(options)
     stood_at = []
     for kill in range(KILLS_PER_RUN):
@@ -52,7 +53,7 @@ def test_killed_at_random_times(work, options):
             lambda u=until, f=first: time.monotonic() > u or jobs.num_entries(killed) != f,
             [process],
         )
-        time.sleep(rng.uniform(0, 0.3))
+        time.sleep(rng.uniform(0, 8 * seconds_per_step))
         process.send_signal(signal.SIGKILL)
         jobs.finish(process, -signal.SIGKILL)
         stood_at.append(jobs.num_entries(killed))
