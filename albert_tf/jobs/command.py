@@ -21,7 +21,6 @@ PROGRAMS = (
     "pipelines.show_records",
     "pipelines.pretrain",
     "pipelines.evaluate",
-    "pipelines.average_checkpoints",
     "pipelines.minimal_pairs",
     "pipelines.finetune",
     "pipelines.predict",
