@@ -85,6 +85,23 @@ def test_the_parts_of_the_hour_follow_one_another():
     assert depths == [[2], [2], [2, 4, 6]]
 
 
+def test_the_parts_of_the_night_follow_one_another():
+    parts = flags_of("pretrain", PROJECT / "pipelines/recipes/night")
+    masks, short, long, cool = (parts[name] for name in ("masks", "32", "64", "cool"))
+    assert parts.keys() == {"masks", "32", "64", "cool"}
+    hour = flags_of("pretrain", PROJECT / "pipelines/recipes/hour")["32"]
+    own = "sentence_objective ngram mask_token_rate random_token_rate masked_lm_prob unpad".split()
+    for flags in (short, long, cool):
+        assert {name: flags[name] for name in own} == {name: masks[name] for name in own}
+        assert shape_of(flags) == shape_of(short)
+    assert {name for name in hour if hour[name] != short[name]} - {"flagfile"} <= {*own}
+    differing = {name for name in long if long[name] != cool[name]} - {"flagfile"}
+    assert differing == {"num_train_steps", "num_warmup_steps", "depth_schedule", "eval_steps"}
+    config = AlbertConfig(**json.loads((PROJECT / cool["albert_config"]).read_text()))
+    found = parse_depths(long["depth_schedule"], config, long["num_train_steps"])
+    assert found[-1] == (6000, config.num_hidden_layers)  # 64.flags says where it may stop
+
+
 def test_the_parts_of_the_order_recipe_follow_one_another():
     parts = flags_of("pretrain", PROJECT / "pipelines/recipes/order")
     parts.pop("openings")  # a run of its own
