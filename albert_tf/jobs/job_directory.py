@@ -78,11 +78,7 @@ def claim(model_dir: str, settings: dict) -> None:
     records the package versions at the start of the run. If a run is resumed with other versions,
     both are printed. A directory that contains another run or other files is rejected.
     """
-    if pattern := set(model_dir) & set("*?[\\"):
-        raise UserError(
-            f"{model_dir!r}: TensorFlow mistakes {' '.join(sorted(pattern))} in a directory's name "
-            "for a pattern and finds no checkpoint there: choose another"
-        )
+    files.check_directory_name(model_dir)
     path = os.path.join(model_dir, RUN_FILE)
     versions = {
         "albert_tf": albert_tf.__version__,

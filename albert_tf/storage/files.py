@@ -108,6 +108,15 @@ def check_finished(directory: str) -> None:
         )
 
 
+def check_directory_name(directory: str) -> None:
+    """Raises a UserError if TensorFlow cannot find checkpoints in a directory of this name."""
+    if pattern := set(directory) & set("*?[\\"):
+        raise UserError(
+            f"{directory!r}: TensorFlow mistakes {' '.join(sorted(pattern))} in a directory's name "
+            "for a pattern and finds no checkpoint there: choose another"
+        )
+
+
 def make_directory(directory: str) -> None:
     """Creates a local directory and its parents; does nothing for remote directories."""
     if directory and not is_remote(directory):
@@ -225,6 +234,7 @@ def new_directory(path: str) -> Iterator[str]:
     its upload was killed. Otherwise a UserError is raised.
     """
     path = path.rstrip("/")
+    check_directory_name(path)
     mark = os.path.join(path, UNFINISHED_FILE)
     is_unfinished = is_remote(path) and tf.io.gfile.exists(mark)
     if not path or (tf.io.gfile.exists(path) and not is_unfinished):

@@ -20,6 +20,16 @@ def as_a_store(monkeypatch):
     monkeypatch.setattr(files, "write_atomically", write_in_new_directory)
 
 
+def test_a_name_that_tensorflow_takes_for_a_pattern_is_refused(tmp_path):
+    for name in ("lr[0.1]", "a*", "what?", "a\\b", "runs?/a"):
+        with (
+            pytest.raises(ValueError, match="for a pattern"),
+            files.new_directory(str(tmp_path / name)),
+        ):
+            raise AssertionError("the block must not begin")
+    assert not os.listdir(tmp_path)
+
+
 def test_a_remote_directory_that_appears_meanwhile_is_left_alone(as_a_store, tmp_path):
     model = tmp_path / "model"
     with (
