@@ -100,6 +100,7 @@ def test_the_parts_of_the_night_follow_one_another():
     config = AlbertConfig(**json.loads((PROJECT / cool["albert_config"]).read_text()))
     found = parse_depths(long["depth_schedule"], config, long["num_train_steps"])
     assert found[-1] == (6000, config.num_hidden_layers)  # 64.flags says where it may stop
+    assert parse_depths(cool["depth_schedule"], config, 400) == [(0, config.num_hidden_layers)]
 
 
 def test_the_parts_of_the_order_recipe_follow_one_another():
