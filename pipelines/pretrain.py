@@ -217,7 +217,8 @@ def pretrain(
     with run.hold(identity):
         run.save_model_files(config, tokenizer)
         if run.is_chief:
-            _print_plan(run, model, sources, options, settings)
+            weights = _describe_weights(initial, model_dir)
+            _print_plan(run, model, sources, options, settings, weights)
         TrainLoop(run, [stage(*depth) for depth in depths], dataset_fn, loop).train()
     if run.is_chief:
         _print_results(model_dir)
@@ -413,6 +414,21 @@ def _restore_initial_weights(
     return hash_of_weights(checkpoint)
 
 
+def _describe_weights(initial: InitialModel, model_dir: str) -> str:
+    """Returns where a run's weights come from, for its plan.
+
+    The number of layers matters: a model with shared layers can continue with more or fewer.
+    A run with checkpoints does not need the initial weights, so they are not read.
+    """
+    if not initial.checkpoint:
+        return "initially random"
+    if has_checkpoint(model_dir):
+        return f"initially from {initial.checkpoint}"
+    directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
+    layers = model_directory.read_config(directory, checkpoint).num_hidden_layers
+    return f"initially from {checkpoint}, trained with {layers} layers"
+
+
 def _numbers(texts: Sequence[str] | None) -> list[float] | None:
     try:
         return [float(text) for text in texts] if texts else None
@@ -428,6 +444,7 @@ def _print_plan(
     sources: Sequence[Source],
     options: ExampleOptions,
     settings: PretrainingSettings,
+    weights: str,
 ) -> None:
     config = model.config
     depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)
@@ -452,6 +469,7 @@ def _print_plan(
         f"""pre-training {run.model_dir}
   model    {layers} layers of {config.hidden_size}, embeddings of {config.embedding_size}, \
 {config.vocab_size:,} pieces: {parameters:,} parameters
+  weights  {weights}
   data     {data}
 {settings.describe(run.strategy)}
   steps    {settings.num_train_steps:,} = {examples:,} examples; \

@@ -182,7 +182,8 @@ def test_a_deeper_model_begins_with_a_shallower_one(work, model_dir):
         f"--init_checkpoint={model_dir}",
         *"--sentence_objective=nsp --num_train_steps=4".split(),
     ]
-    run("pipelines.pretrain", *flags)
+    out, _ = run("pipelines.pretrain", *flags)
+    assert "weights  initially from" in out and "/ckpt-30, trained with 3 layers" in out
     begins, ended = log(work / "deeper")[0], log(model_dir)[-1]
     assert begins["masked_lm_loss"] < ended["masked_lm_loss"] + 0.1
     flags = [f"--checkpoint={work}/deeper", f"--record_dir={work}/records"]
