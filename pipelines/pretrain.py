@@ -217,8 +217,7 @@ def pretrain(
     with run.hold(identity):
         run.save_model_files(config, tokenizer)
         if run.is_chief:
-            weights = _describe_weights(initial, model_dir)
-            _print_plan(run, model, sources, options, settings, weights)
+            _print_plan(run, model, sources, options, settings, initial)
         TrainLoop(run, [stage(*depth) for depth in depths], dataset_fn, loop).train()
     if run.is_chief:
         _print_results(model_dir)
@@ -444,7 +443,7 @@ def _print_plan(
     sources: Sequence[Source],
     options: ExampleOptions,
     settings: PretrainingSettings,
-    weights: str,
+    initial: InitialModel,
 ) -> None:
     config = model.config
     depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)
@@ -469,7 +468,7 @@ def _print_plan(
         f"""pre-training {run.model_dir}
   model    {layers} layers of {config.hidden_size}, embeddings of {config.embedding_size}, \
 {config.vocab_size:,} pieces: {parameters:,} parameters
-  weights  {weights}
+  weights  {_describe_weights(initial, run.model_dir)}
   data     {data}
 {settings.describe(run.strategy)}
   steps    {settings.num_train_steps:,} = {examples:,} examples; \
