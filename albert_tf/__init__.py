@@ -28,7 +28,7 @@ import sys
 
 import wrapt
 
-__version__ = "0.18.0"
+__version__ = "0.19.0"
 
 _MODULES = {
     "AlbertConfig": "config",

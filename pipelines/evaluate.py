@@ -1,12 +1,14 @@
 """Evaluates a pre-trained ALBERT on records that it was not trained on.
 
-Prints masked-LM loss and accuracy. The baseline always predicts the most frequent piece on the same
-masks. Prints sentence-order accuracy with 95 % intervals, separately for pairs at the start of a
-document and for pairs inside documents. Three baseline classifiers see only sentence lengths, only
-the first words of each part, or only the word overlap at the ends of the parts. If a model beats
-all three, it must be comparing the two parts. As a control, evaluate on records of the same text
-that were written with --shuffle_sentences. The order accuracies must then be at chance level. The
-masks are the same in all calls. The metrics are also saved in MODEL_DIR/evaluations.
+Prints masked-LM loss and accuracy with the published masks: of all predictions, and of those at
+[MASK] alone. Compare models that were trained with other masks at [MASK], because such models never
+predicted kept or random pieces. The baseline always predicts the most frequent piece. Prints
+sentence-order accuracy with 95 % intervals, separately for pairs at the start of a document and for
+pairs inside documents. Three baseline classifiers see only sentence lengths, only the first words
+of each part, or only the word overlap at the ends of the parts. If a model beats all three, it must
+be comparing the two parts. As a control, evaluate on records of the same text that were written
+with --shuffle_sentences. The order accuracies must then be at chance level. The masks are the same
+in all calls. The metrics are also saved in MODEL_DIR/evaluations.
 
 Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records
@@ -113,7 +115,8 @@ def evaluate(settings: Evaluation) -> dict:
         )
 
     examples = manifest.splits[split].examples
-    score = make_scoring(tf.distribute.get_strategy(), scored, dataset_fn, config.vocab_size)
+    strategy = tf.distribute.get_strategy()
+    score = make_scoring(strategy, scored, dataset_fn, config.vocab_size, tokenizer.mask_id)
     with Progress("evaluating", examples, unit="example") as progress:
         totals = score(lambda done: progress.update(done * batch_size))
         progress.update(examples)
@@ -154,6 +157,7 @@ def _figures(totals: dict, baselines: dict, tokenizer: AlbertTokenizer) -> dict:
     most_frequent = int(targets.argmax())
     return {
         "masked_lm_predictions": int(sums["masked_lm"]["weight"]),
+        "masked_lm_at_mask_predictions": int(sums["masked_lm_at_mask"]["weight"]),
         "sentence_order_predictions": int(order["weight"]),
         **metrics.pretraining_metrics(sums),
         "sentence_order": {
@@ -186,10 +190,18 @@ def report(result: dict) -> str:
         f"  masked LM       loss {result['masked_lm_loss']:.4f} nats, accuracy "
         f"{100 * result['masked_lm_accuracy']:.2f} % of {result['masked_lm_predictions']:,} "
         "predictions",
+    ]
+    if result["masked_lm_at_mask_predictions"]:
+        lines.append(
+            f"    at [MASK]     loss {result['masked_lm_at_mask_loss']:.4f} nats, accuracy "
+            f"{100 * result['masked_lm_at_mask_accuracy']:.2f} % of "
+            f"{result['masked_lm_at_mask_predictions']:,}"
+        )
+    lines.append(
         f"  baseline        {100 * baseline:.2f} %: always guessing "
         f"{result['most_frequent_piece']!r} on the same masks; the model has {times:.2f} times "
-        "that",
-    ]
+        "that"
+    )
     if result["sentence_order_predictions"]:
         lines.append(
             f"  {SENTENCE_OBJECTIVES[result['sentence_objective']].title:14}  loss "

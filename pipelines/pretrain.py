@@ -210,7 +210,7 @@ def pretrain(
         evaluate = None
         if loop.eval_steps:
             scored = functools.partial(model, num_hidden_layers=depth, hidden_states=True)
-            score = make_scoring(strategy, scored, heldout, config.vocab_size)
+            score = make_scoring(strategy, scored, heldout, config.vocab_size, tokenizer.mask_id)
             evaluate = make_evaluation(score, baselines)
         return Stage(first_step, step, rates, evaluate)
 

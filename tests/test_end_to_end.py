@@ -101,6 +101,8 @@ def test_evaluation(work, model_dir, monkeypatch):
     result = json.loads(kept.read_text())
     assert result["examples"] > 20
     assert 0 < result["most_frequent_accuracy"] < 1
+    masks, predictions = (result[f"masked_lm{name}_predictions"] for name in ("_at_mask", ""))
+    assert f" % of {masks:,}\n" in out and 0.7 < masks / predictions < 0.9
     assert {"openings", "inside"} == result["sentence_order"].keys()
     assert all(len(means) == 3 and min(means) > 0 for means in result["layers"].values())
     assert out.count("move their input by") == 2
@@ -224,7 +226,7 @@ def test_everything_at_once(work):
     for entry in trained:
         assert entry["share_of_peak"] == pytest.approx(entry["flops_per_second"] / 1e9)
         assert 0 <= entry["waiting_for_data"] < 1
-    best = max(evaluated, key=lambda entry: entry["heldout_masked_lm_accuracy"])
+    best = max(evaluated, key=lambda entry: entry["heldout_masked_lm_at_mask_accuracy"])
     [index] = (directory / "best").glob("*.index")
     assert index.name == f"ckpt-{best['step']}.index"
     out, _ = run(

@@ -42,5 +42,5 @@ def pretraining_objective(order_weight: float = 1.0) -> Objective:
         loss=functools.partial(losses.pretraining_loss, order_weight=order_weight),
         metrics=metrics.pretraining_metrics,
         zero_sums=lambda: losses.zero_sums(losses.PRETRAINING_SUMS),
-        best_metric="heldout_masked_lm_accuracy",
+        best_metric="heldout_masked_lm_at_mask_accuracy",
     )

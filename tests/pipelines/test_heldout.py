@@ -53,13 +53,17 @@ def test_counts_beyond_float32_are_exact():
         "sentence_order_labels": [0] * 5,
         "sentence_order_weights": [1.0] * 5,
         "input_mask": [[1]] * 5,
+        "masked_lm_positions": [[1]] * 5,
+        # [MASK] is 7; the others are a kept and a random piece.
+        "input_word_ids": [[7, 7], [7, 7], [7, 7], [7, 1], [7, 0]],
     }
     dataset = tf.data.Dataset.from_tensor_slices(rows).batch(1, drop_remainder=True)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    score = heldout.make_scoring(strategy, forward, lambda _: dataset, vocab_size=2)
+    score = heldout.make_scoring(strategy, forward, lambda _: dataset, vocab_size=2, mask_id=7)
     assert score()["targets"].tolist() == [many, 4.0]
     figures = heldout.make_evaluation(score, {"inside_lengths_accuracy": 0.51})()
     assert figures["heldout_masked_lm_accuracy"] == many / (many + 4)
+    assert figures["heldout_masked_lm_at_mask_accuracy"] == many / (many + 2)
     assert figures["heldout_inside_lengths_accuracy"] == 0.51
     assert figures["layers/l2_distance_01"] == pytest.approx(2**0.5)
 
@@ -91,10 +95,10 @@ def test_text_that_was_trained_on_is_not_evaluated(tmp_path, monkeypatch):
 def test_a_plateau_of_frequencies_is_reported_once(capsys):
     for accuracies, expected in (
         ([0.06, 0.061], False),  # too few
-        ([0.12, 0.121, 0.125], True),  # the kept tenth is copied
-        ([0.12, 0.125, 0.131], False),  # it goes up
-        ([0.03, 0.06, 0.06, 0.06], True),
-        ([0.159, 0.16, 0.159], False),  # beyond both
+        ([0.062, 0.071, 0.065], True),
+        ([0.055, 0.06, 0.066], False),  # it goes up
+        ([0.01, 0.06, 0.06, 0.06], True),
+        ([0.074, 0.074, 0.074], False),  # it knows more
         ([0.0001, 0.002, 0.004], False),  # not even frequencies yet
     ):
         assert heldout.knows_frequencies_only(accuracies, 0.059) is expected
@@ -104,7 +108,9 @@ def test_a_plateau_of_frequencies_is_reported_once(capsys):
         "layers": {"l2_distance": np.ones(1), "degrees": np.ones(1), "weight": np.ones(())},
         "targets": np.array([6.0, 5.0, *[1.0] * 89]),
     }
-    found["losses"]["masked_lm"] = {"loss": 900.0, "correct": 7.0, "weight": 100.0}
+    # Kept pieces are copied.
+    found["losses"]["masked_lm"] = {"loss": 900.0, "correct": 17.0, "weight": 100.0}
+    found["losses"]["masked_lm_at_mask"] = {"loss": 800.0, "correct": 5.6, "weight": 80.0}
     evaluate, told = heldout.make_evaluation(lambda _: found, {}), []
     for _ in range(6):
         evaluate()
