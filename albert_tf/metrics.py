@@ -17,14 +17,13 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
     Losses are in nats. `masked_lm_loss` is the mean per predicted piece, `sentence_order_loss` the
     mean per example with an order label, and `loss` their unweighted sum. For `openings` and
     `inside` see order_kinds. `separator` refers to the order predicted at [SEP]. If `sums` contains
-    `masked_lm_at_mask`, there are metrics of the predictions at [MASK]. Compare models that were
-    trained with different masks by these: models that were trained without kept and random pieces
-    cannot predict them. Metrics without examples are omitted.
+    `masked_lm_at_mask`, there are metrics of the predictions at [MASK] alone. Metrics without
+    examples are omitted.
     """
     metrics = {}
-    for name in (*PRETRAINING_OBJECTIVES, "separator", "masked_lm_at_mask"):
-        values = sums.get(name, {"weight": 0.0})
-        if weight := float(values["weight"]):
+    for name, values in sums.items():
+        weight = float(values["weight"])
+        if weight and name != "openings":
             metrics[f"{name}_loss"] = float(values["loss"]) / weight
             metrics[f"{name}_accuracy"] = float(values["correct"]) / weight
             if name in PRETRAINING_OBJECTIVES:

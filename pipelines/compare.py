@@ -110,7 +110,7 @@ def _print_table(title: str, rows: Mapping[str, Sequence[Any]]) -> None:
     """Prints a table with one row per name and one column per run."""
     print(f"\n{title}")
     for name, values in rows.items():
-        print(f"  {name:<32}" + "".join(f"{_cell(value):>14}" for value in values))
+        print(f"  {name:<36}" + "".join(f"{_cell(value):>14}" for value in values))
     if not rows:
         print("  none")
 

@@ -1,14 +1,14 @@
 """Evaluates a pre-trained ALBERT on records that it was not trained on.
 
 Prints masked-LM loss and accuracy with the published masks: of all predictions, and of those at
-[MASK] alone. Compare models that were trained with other masks at [MASK], because such models never
-predicted kept or random pieces. The baseline always predicts the most frequent piece. Prints
-sentence-order accuracy with 95 % intervals, separately for pairs at the start of a document and for
-pairs inside documents. Three baseline classifiers see only sentence lengths, only the first words
-of each part, or only the word overlap at the ends of the parts. If a model beats all three, it must
-be comparing the two parts. As a control, evaluate on records of the same text that were written
-with --shuffle_sentences. The order accuracies must then be at chance level. The masks are the same
-in all calls. The metrics are also saved in MODEL_DIR/evaluations.
+[MASK] alone. Compare models that were trained with other masks at [MASK], because such models may
+never have predicted kept or random pieces. The baseline always predicts the most frequent piece.
+Prints sentence-order accuracy with 95 % intervals, separately for pairs at the start of a document
+and for pairs inside documents. Three baseline classifiers see only sentence lengths, only the first
+words of each part, or only the word overlap at the ends of the parts. If a model beats all three,
+it must be comparing the two parts. As a control, evaluate on records of the same text that were
+written with --shuffle_sentences. The order accuracies must then be at chance level. The masks are
+the same in all calls. The metrics are also saved in MODEL_DIR/evaluations.
 
 Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records

@@ -24,6 +24,8 @@ class Objective(NamedTuple):
       metrics: takes sums. Returns a dict of metrics to log. Empty if there are no examples.
       zero_sums: takes no arguments. Returns the sums of an empty batch.
       best_metric: name of the evaluation metric that selects MODEL_DIR/best. Higher is better.
+      former_best_metric: the best_metric of earlier versions. A run that has logged only this
+        metric keeps it, so that the best weights of its directory are not replaced by worse ones.
     """
 
     weights: Callable[[dict], dict]
@@ -32,6 +34,7 @@ class Objective(NamedTuple):
     metrics: Callable[[dict], dict[str, float]]
     zero_sums: Callable[[], dict]
     best_metric: str = ""
+    former_best_metric: str = ""
 
 
 def pretraining_objective(order_weight: float = 1.0) -> Objective:
@@ -43,4 +46,5 @@ def pretraining_objective(order_weight: float = 1.0) -> Objective:
         metrics=metrics.pretraining_metrics,
         zero_sums=lambda: losses.zero_sums(losses.PRETRAINING_SUMS),
         best_metric="heldout_masked_lm_at_mask_accuracy",
+        former_best_metric="heldout_masked_lm_accuracy",
     )

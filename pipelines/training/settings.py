@@ -255,7 +255,7 @@ class LoopSettings:
     eval_steps: int = setting(
         flags.DEFINE_integer,
         "Steps between evaluations on held-out data. Must be a multiple of --steps_per_loop; 0 "
-        "disables evaluation. The best weights are saved in MODEL_DIR/best.",
+        "disables evaluation. MODEL_DIR/best contains the weights with the best result.",
         0,
         lower_bound=0,
     )

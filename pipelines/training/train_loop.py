@@ -81,6 +81,10 @@ class TrainLoop:
             print(f"resuming from step {step:,}", flush=True)
         # 3. Delete later log entries. The remaining entries contain the best metric so far.
         self._log = MetricsLog(run.model_dir, step, writes=run.is_chief)
+        self._best_metric = self._objective.best_metric
+        former = self._objective.former_best_metric
+        if self._log.values(former) and not self._log.values(self._best_metric):
+            self._best_metric = former
         # 4. Start the dataset at that step. This reads at most one group per record directory.
         # With an unknown cardinality, all hosts would exchange a message before every batch.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
@@ -108,7 +112,7 @@ class TrainLoop:
                 print(
                     f"stopped early at step {self._step:,}: "
                     f"{self._loop.early_stopping_evaluations} evaluations without a better "
-                    f"{self._objective.best_metric}"
+                    f"{self._best_metric}"
                 )
             self._log.upload(last=True)
             # If a signal came after the last step, exit now: the caller's next work may take long.
@@ -147,7 +151,7 @@ class TrainLoop:
 
     def _evaluate_if_due(self, stage: Stage) -> None:
         # A resumed run first repeats an evaluation that was interrupted.
-        step, best_metric = self._step, self._objective.best_metric
+        step, best_metric = self._step, self._best_metric
         is_due = step > stage.first_step and self._is_due(self._loop.eval_steps)
         if not stage.evaluate or not is_due or self._log.has(best_metric, step):
             return
@@ -186,7 +190,7 @@ class TrainLoop:
         sys.exit(128 + number)
 
     def _best_values(self) -> Sequence[float]:
-        return self._log.values(self._objective.best_metric, self._stages[-1].first_step)
+        return self._log.values(self._best_metric, self._stages[-1].first_step)
 
     def _scalars(self, totals, stage, seconds: float) -> dict[str, float]:
         """Returns the metrics to log for the steps that `totals` covers."""

@@ -9,6 +9,7 @@ from pipelines import pretrain
 from pipelines.data import pretraining_dataset
 from pipelines.data.pretraining_dataset import sample_counts
 from pipelines.training import heldout
+from pipelines.training.objective import pretraining_objective
 from pipelines.training.run import InitialModel
 from tests.builders import raises_one_line
 
@@ -63,7 +64,12 @@ def test_counts_beyond_float32_are_exact():
     assert score()["targets"].tolist() == [many, 4.0]
     figures = heldout.make_evaluation(score, {"inside_lengths_accuracy": 0.51})()
     assert figures["heldout_masked_lm_accuracy"] == many / (many + 4)
-    assert figures["heldout_masked_lm_at_mask_accuracy"] == many / (many + 2)
+    objective = pretraining_objective()
+    assert figures[objective.best_metric] == many / (many + 2)
+    assert figures[objective.former_best_metric] == many / (many + 4)
+    right, wrong = np.log(1 + np.exp(-5.0)), np.log(1 + np.exp(5.0))
+    at_mask = (many * right + 2 * wrong) / (many + 2)
+    assert figures["heldout_masked_lm_at_mask_loss"] == pytest.approx(at_mask, rel=1e-4)
     assert figures["heldout_inside_lengths_accuracy"] == 0.51
     assert figures["layers/l2_distance_01"] == pytest.approx(2**0.5)
 

@@ -67,9 +67,13 @@ def run(
     recompute=False,
     every=4,
     loop=None,
+    evaluated=("heldout_accuracy",),
     **options,
 ):
-    """Trains a tiny model; `evaluations` are the figures that the evaluations find, in order."""
+    """Trains a tiny model; `evaluations` are the figures that the evaluations find, in order.
+
+    They are logged under the names `evaluated`, of which the last one selects the best weights.
+    """
     strategy = strategy or tf.distribute.OneDeviceStrategy("/cpu:0")
     replica_batch = GLOBAL_BATCH // strategy.num_replicas_in_sync
     tf.keras.utils.set_random_seed(3)
@@ -83,13 +87,13 @@ def run(
         if settings.mixed_precision == "float16":
             optimizer.loss_scale = optimization.LossScale(optimizer)
     figures = iter(evaluations or ())
-    objective = pretraining_objective()._replace(best_metric="heldout_accuracy")
+    objective = pretraining_objective()._replace(best_metric=evaluated[-1])
 
     def stage(first_step, depth):
         forward = functools.partial(model, num_hidden_layers=depth)
         train_step = TrainStep(forward, model, objective, optimizer, settings, seed=9)
         rates = {"examples_per_second": 1, "tokens_per_second": SEQ_LEN}
-        evaluate = (lambda _: {"heldout_accuracy": next(figures)}) if evaluations else None
+        evaluate = (lambda _: dict.fromkeys(evaluated, next(figures))) if evaluations else None
         return Stage(first_step, train_step, rates, evaluate)
 
     TrainLoop(
@@ -216,6 +220,18 @@ def test_best_weights_stay_until_nothing_better_ends_the_run(tmp_path, capsys):
     before = curves(tmp_path)
     run(tmp_path, 40, evaluations=[], **options)
     assert curves(tmp_path) == before
+
+
+@eagerly
+def test_an_older_run_keeps_the_metric_of_its_best_weights(tmp_path):
+    """Another metric has no values in the log, so any evaluation would be the best."""
+    former = pretraining_objective().former_best_metric
+    options = {"every": 1, "loop": {"eval_steps": 1}}
+    run(tmp_path, 4, stop_at=2, evaluations=[0.5, 0.4], evaluated=[former], **options)
+    options["evaluated"] = [former, "heldout_accuracy"]
+    run(tmp_path, 4, stop_at=2, evaluations=["none is asked for"], **options)
+    run(tmp_path, 4, evaluations=[0.3, 0.3], **options)
+    assert model_directory.find_checkpoint(str(tmp_path / "best"))[1].endswith("ckpt-1")
 
 
 @eagerly
