@@ -183,24 +183,20 @@ def _order_figures(correct: float, pairs: float, baselines: dict) -> dict:
 
 def report(result: dict) -> str:
     """Formats the output of `evaluate`."""
-    baseline = result["most_frequent_accuracy"]
-    times = result["masked_lm_accuracy"] / baseline if baseline else float("inf")
     lines = [
         f"{result['checkpoint']} on {result['examples']:,} {result['split']} segments",
-        f"  masked LM       loss {result['masked_lm_loss']:.4f} nats, accuracy "
-        f"{100 * result['masked_lm_accuracy']:.2f} % of {result['masked_lm_predictions']:,} "
-        "predictions",
+        f"  masked LM       {_masked_lm(result, 'masked_lm')} predictions",
     ]
+    # Kept pieces can be copied, so the accuracy at [MASK] is compared with the baseline.
+    name, where = "masked_lm", ""
     if result["masked_lm_at_mask_predictions"]:
-        lines.append(
-            f"    at [MASK]     loss {result['masked_lm_at_mask_loss']:.4f} nats, accuracy "
-            f"{100 * result['masked_lm_at_mask_accuracy']:.2f} % of "
-            f"{result['masked_lm_at_mask_predictions']:,}"
-        )
+        name, where = "masked_lm_at_mask", "at [MASK] "
+        lines.append(f"    at [MASK]     {_masked_lm(result, name)}")
+    baseline = result["most_frequent_accuracy"]
+    times = result[f"{name}_accuracy"] / baseline if baseline else float("inf")
     lines.append(
         f"  baseline        {100 * baseline:.2f} %: always guessing "
-        f"{result['most_frequent_piece']!r} on the same masks; the model has {times:.2f} times "
-        "that"
+        f"{result['most_frequent_piece']!r}; {where}the model has {times:.2f} times that"
     )
     if result["sentence_order_predictions"]:
         lines.append(
@@ -225,6 +221,13 @@ def report(result: dict) -> str:
         values = " ".join(f"{mean:.3g}" for mean in means)
         lines.append(f"  layers          move their input by {values} ({_MOVEMENTS[name]})")
     return "\n".join(lines)
+
+
+def _masked_lm(result: dict, name: str) -> str:
+    return (
+        f"loss {result[f'{name}_loss']:.4f} nats, accuracy "
+        f"{100 * result[f'{name}_accuracy']:.2f} % of {result[f'{name}_predictions']:,}"
+    )
 
 
 if __name__ == "__main__":
