@@ -1,8 +1,9 @@
 """Evaluates a pre-trained ALBERT on records that it was not trained on.
 
-Prints masked-LM loss and accuracy with the published masks: of all predictions, and of those at
-[MASK] alone. Compare models that were trained with other masks at [MASK], because such models may
-never have predicted kept or random pieces. The baseline always predicts the most frequent piece.
+Of the pieces to predict, [MASK] hides 80 %, random pieces replace 10 %, and 10 % stay unchanged, as
+published. Prints masked-LM loss and accuracy of all predictions, and of those at [MASK] alone. A
+model can copy unchanged pieces, and a model that was trained with [MASK] alone never predicted the
+other two kinds, so compare models at [MASK]. The baseline always predicts the most frequent piece.
 Prints sentence-order accuracy with 95 % intervals, separately for pairs at the start of a document
 and for pairs inside documents. Three baseline classifiers see only sentence lengths, only the first
 words of each part, or only the word overlap at the ends of the parts. If a model beats all three,
@@ -190,13 +191,13 @@ def report(result: dict) -> str:
     # Kept pieces can be copied, so the accuracy at [MASK] is compared with the baseline.
     name, where = "masked_lm", ""
     if result["masked_lm_at_mask_predictions"]:
-        name, where = "masked_lm_at_mask", "at [MASK] "
-        lines.append(f"    at [MASK]     {_masked_lm(result, name)}")
+        name, where = "masked_lm_at_mask", " at [MASK]"
+        lines.append(f"    at [MASK]     {_masked_lm(result, name)} of them")
     baseline = result["most_frequent_accuracy"]
     times = result[f"{name}_accuracy"] / baseline if baseline else float("inf")
     lines.append(
         f"  baseline        {100 * baseline:.2f} %: always guessing "
-        f"{result['most_frequent_piece']!r}; {where}the model has {times:.2f} times that"
+        f"{result['most_frequent_piece']!r}; the model has {times:.2f} times that{where}"
     )
     if result["sentence_order_predictions"]:
         lines.append(

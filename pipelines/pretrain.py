@@ -211,7 +211,7 @@ def pretrain(
         if loop.eval_steps:
             scored = functools.partial(model, num_hidden_layers=depth, hidden_states=True)
             score = make_scoring(strategy, scored, heldout, config.vocab_size, tokenizer.mask_id)
-            evaluate = make_evaluation(score, baselines)
+            evaluate = make_evaluation(score, baselines, loop.eval_steps)
         return Stage(first_step, step, rates, evaluate)
 
     with run.hold(identity):

@@ -83,7 +83,7 @@ class TrainLoop:
         self._log = MetricsLog(run.model_dir, step, writes=run.is_chief)
         self._best_metric = self._objective.best_metric
         former = self._objective.former_best_metric
-        if self._log.values(former) and not self._log.values(self._best_metric):
+        if len(self._log.values(former)) > len(self._log.values(self._best_metric)):
             self._best_metric = former
         # 4. Start the dataset at that step. This reads at most one group per record directory.
         # With an unknown cardinality, all hosts would exchange a message before every batch.

@@ -62,7 +62,7 @@ def test_counts_beyond_float32_are_exact():
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     score = heldout.make_scoring(strategy, forward, lambda _: dataset, vocab_size=2, mask_id=7)
     assert score()["targets"].tolist() == [many, 4.0]
-    figures = heldout.make_evaluation(score, {"inside_lengths_accuracy": 0.51})()
+    figures = heldout.make_evaluation(score, {"inside_lengths_accuracy": 0.51}, 200)()
     assert figures["heldout_masked_lm_accuracy"] == many / (many + 4)
     objective = pretraining_objective()
     assert figures[objective.best_metric] == many / (many + 2)
@@ -107,7 +107,7 @@ def test_a_plateau_of_frequencies_is_reported_once(capsys):
         ([0.074, 0.074, 0.074], False),  # it knows more
         ([0.0001, 0.002, 0.004], False),  # not even frequencies yet
     ):
-        assert heldout.knows_frequencies_only(accuracies, 0.059) is expected
+        assert heldout.knows_frequencies_only(accuracies, 0.059, 3) is expected
     none = {"loss": 0.0, "correct": 0.0, "weight": 0.0}
     found = {
         "losses": dict.fromkeys(("sentence_order", "separator", "openings"), none),
@@ -117,8 +117,10 @@ def test_a_plateau_of_frequencies_is_reported_once(capsys):
     # Kept pieces are copied.
     found["losses"]["masked_lm"] = {"loss": 900.0, "correct": 17.0, "weight": 100.0}
     found["losses"]["masked_lm_at_mask"] = {"loss": 800.0, "correct": 5.6, "weight": 80.0}
-    evaluate, told = heldout.make_evaluation(lambda _: found, {}), []
-    for _ in range(6):
-        evaluate()
-        told.append("7.0%; the most frequent piece alone gives 6.0%" in capsys.readouterr().out)
-    assert told == [False, False, True, False, False, False]
+    # It lasts for three evaluations and 200 steps.
+    for eval_steps, at in ((1000, 3), (100, 3), (50, 5)):
+        evaluate, told = heldout.make_evaluation(lambda _: found, {}, eval_steps), []
+        for _ in range(6):
+            evaluate()
+            told.append("7.0%; the most frequent piece alone gives 6.0%" in capsys.readouterr().out)
+        assert told == [number == at for number in range(1, 7)]

@@ -230,7 +230,8 @@ def test_an_older_run_keeps_the_metric_of_its_best_weights(tmp_path):
     run(tmp_path, 4, stop_at=2, evaluations=[0.5, 0.4], evaluated=[former], **options)
     options["evaluated"] = [former, "heldout_accuracy"]
     run(tmp_path, 4, stop_at=2, evaluations=["none is asked for"], **options)
-    run(tmp_path, 4, evaluations=[0.3, 0.3], **options)
+    run(tmp_path, 4, stop_at=3, evaluations=[0.3], **options)
+    run(tmp_path, 4, evaluations=[0.45], **options)
     assert model_directory.find_checkpoint(str(tmp_path / "best"))[1].endswith("ckpt-1")
 
 
