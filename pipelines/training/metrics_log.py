@@ -151,9 +151,11 @@ def draw_curves(model_dir: str) -> str:
     figure = pictures.new_figure(17, 7)
     axes = figure.subplots(2, 4)
     for axis, (title, name) in zip(axes.T.flat, panels):
-        for prefix, style in (("", "-"), ("heldout_", "o-")):
-            points = [(e["step"], e[prefix + name]) for e in entries if prefix + name in e]
-            if points:
+        styles = {name: "-", f"heldout_{name}": "o-"}
+        if name.startswith("masked_lm"):
+            styles[f"heldout_{name.replace('masked_lm', 'masked_lm_at_mask')}"] = "s--"
+        for curve, style in styles.items():
+            if points := [(e["step"], e[curve]) for e in entries if curve in e]:
                 axis.plot(*zip(*points), style, linewidth=1.2, markersize=3)
         if name in _CHANCE:
             axis.axhline(_CHANCE[name], color="black", linestyle=":", linewidth=1)
@@ -174,5 +176,5 @@ def draw_curves(model_dir: str) -> str:
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.grid(alpha=0.3)
     if any("heldout_loss" in entry for entry in entries):
-        axes[0, 0].legend(["training", "held out"])
+        axes[0, 0].legend(["training", "held out", "held out, at [MASK]"])
     return pictures.write(figure, os.path.join(model_dir, "curves.png"))
