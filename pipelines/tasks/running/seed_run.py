@@ -156,8 +156,9 @@ def warn_of_one_label(columns: Mapping[str, list]) -> None:
     )
     if len(found) < 2 <= len(known):
         print(
-            f"warning: all predictions on dev are {''.join(found)!r}: try a higher "
-            "--learning_rate, more steps, or (classification) --class_weights=balanced"
+            f"warning: all predictions on dev are {''.join(found)!r}: try another --learning_rate, "
+            "--adamw_bias_correction (smaller updates at first), more steps, or (classification) "
+            "--class_weights=balanced"
         )
 
 
