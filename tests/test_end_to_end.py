@@ -102,7 +102,7 @@ def test_evaluation(work, model_dir, monkeypatch):
     assert result["examples"] > 20
     assert 0 < result["most_frequent_accuracy"] < 1
     masks, predictions = (result[f"masked_lm{name}_predictions"] for name in ("_at_mask", ""))
-    assert f" % of {masks:,}\n" in out and 0.7 < masks / predictions < 0.9
+    assert f" % of {masks:,} of them\n" in out and 0.7 < masks / predictions < 0.9
     assert {"openings", "inside"} == result["sentence_order"].keys()
     assert all(len(means) == 3 and min(means) > 0 for means in result["layers"].values())
     assert out.count("move their input by") == 2
