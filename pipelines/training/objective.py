@@ -24,8 +24,8 @@ class Objective(NamedTuple):
       metrics: takes sums. Returns a dict of metrics to log. Empty if there are no examples.
       zero_sums: takes no arguments. Returns the sums of an empty batch.
       best_metric: name of the evaluation metric that selects MODEL_DIR/best. Higher is better.
-      former_best_metric: the best_metric of earlier versions. A run that has logged only this
-        metric keeps it, so that the best weights of its directory are not replaced by worse ones.
+      former_best_metric: the best_metric of earlier versions. A run that such a version began
+        keeps it, so that the best weights of its directory are not replaced by worse ones.
     """
 
     weights: Callable[[dict], dict]
