@@ -2,8 +2,8 @@
 
 Of the pieces to predict, [MASK] hides 80 %, random pieces replace 10 %, and 10 % stay unchanged, as
 published. Prints masked-LM loss and accuracy of all predictions, and of those at [MASK] alone. A
-model can copy unchanged pieces, and a model that was trained with [MASK] alone never predicted the
-other two kinds, so compare models at [MASK]. The baseline always predicts the most frequent piece.
+model can copy unchanged pieces. A model that was trained with [MASK] alone never predicted the
+other two kinds. So compare models at [MASK]. The baseline always predicts the most frequent piece.
 Prints sentence-order accuracy with 95 % intervals, separately for pairs at the start of a document
 and for pairs inside documents. Three baseline classifiers see only sentence lengths, only the first
 words of each part, or only the word overlap at the ends of the parts. If a model beats all three,
