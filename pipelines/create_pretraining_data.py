@@ -170,7 +170,8 @@ def create_reference_examples(
     training segments draws new masks. Raises the same errors as `create_pretraining_data`.
     """
     output_dir = settings.output_dir
-    job_directory.claim(output_dir, {**options.identity(), "dupe_factor": dupe_factor})
+    identity = {**options.identity(), "dupe_factor": dupe_factor}
+    unit_job.claim(output_dir, {**identity, "code_version": albert_tf.__version__})
     segments_dir = os.path.join(output_dir, SEGMENTS_DIR)
     segments = create_pretraining_data(
         dataclasses.replace(settings, output_dir=segments_dir), workers

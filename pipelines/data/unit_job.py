@@ -24,6 +24,7 @@ from albert_tf.storage.errors import UserError, store_error
 from albert_tf.storage.progress import Progress
 from . import beam_job
 from .beam_job import Workers
+from .records import MANIFEST_FILE
 
 UNITS_DIR = "units"
 ERROR_FILE = os.path.join(UNITS_DIR, "error.txt")
@@ -47,7 +48,8 @@ def claim(output_dir: str, identity: dict) -> None:
     """Claims `output_dir` for this job: see job_directory.claim.
 
     If an earlier job finished no unit, its files are deleted first, so that its input can be
-    corrected after an error.
+    corrected after an error. If an earlier job finished them all, any version of the code may have
+    done so: `code_version` is not compared.
     """
     names = {name for name in files.names_in(output_dir) if ".partial-" not in name}
     names.discard(remote_lock.LOCK_FILE)
@@ -58,6 +60,9 @@ def claim(output_dir: str, identity: dict) -> None:
         if finished <= {os.path.basename(ERROR_FILE)}:
             files.remove_directory(units_dir)
             files.remove(os.path.join(output_dir, job_directory.RUN_FILE))
+    if {job_directory.RUN_FILE, MANIFEST_FILE} <= names:
+        theirs = files.read_json(os.path.join(output_dir, job_directory.RUN_FILE))
+        identity = {**identity, "code_version": theirs.get("code_version")}
     job_directory.claim(output_dir, identity)
 
 

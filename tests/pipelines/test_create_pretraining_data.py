@@ -90,6 +90,13 @@ def test_the_manifest_tells_all_and_the_job_is_done_once(create, tmp_path, monke
     create()
     assert contents(tmp_path) == before
     assert "finished before" in capsys.readouterr().out
+    # A later version keeps finished records; it does not add to unfinished ones.
+    monkeypatch.setattr(job.albert_tf, "__version__", "99.0")
+    assert create() == manifest
+    assert contents(tmp_path) == before
+    (tmp_path / "records/manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"code_version '.*' there, '99\.0' here"):
+        create()
 
 
 def test_short_documents_have_an_order_to_learn(create, tmp_path):

@@ -83,8 +83,9 @@ def test_manifest_points_to_the_files(index, files, tmp_path, monkeypatch, capsy
         patch.setattr(job.beam_job, "run", None)
         assert index(**job_of_these) == manifest
     assert "finished before: 307 train and 4 heldout static" in capsys.readouterr().out
-    (tmp_path / "indexed/manifest.json").unlink()
     monkeypatch.setattr(job.albert_tf, "__version__", "0.1.0")
+    assert index(**job_of_these) == manifest
+    (tmp_path / "indexed/manifest.json").unlink()
     with pytest.raises(ValueError, match=r"code_version '.*' there, '0\.1\.0' here"):
         index(**job_of_these)
     with pytest.raises(ValueError, match="names every file of --input_file"):
