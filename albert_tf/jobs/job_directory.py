@@ -104,7 +104,7 @@ def claim(model_dir: str, settings: dict) -> None:
                 for found in (begun, versions)
             )
             print(
-                f"begun with {old}, resumed with {new}: the result may differ slightly from a run "
+                f"begun with {old}, now {new}: the result may differ slightly from a run "
                 "with one version",
                 flush=True,
             )

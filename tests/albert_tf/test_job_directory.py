@@ -54,5 +54,5 @@ def test_versions_that_a_run_began_with(tmp_path, capsys, monkeypatch):
     job_directory.claim(str(tmp_path / "run"), {"batch": 6, "shape": (2, 3)})
     [line] = capsys.readouterr().out.splitlines()
     begun = f"begun with albert_tf {old['albert_tf']}, numpy {old['numpy']}, "
-    assert line.startswith(f"{begun}resumed with albert_tf 8.0, numpy 9.0: ")
+    assert line.startswith(f"{begun}now albert_tf 8.0, numpy 9.0: ")
     assert (tmp_path / "run/run.json").read_text() == before
