@@ -174,6 +174,15 @@ def test_without_an_objective_no_label_is_missed(create, tmp_path, capsys):
         create(tmp_path, dupe_factor=1)
 
 
+def test_unfinished_examples_need_the_version_that_began_them(create, tmp_path, monkeypatch):
+    manifest = create(tmp_path, dupe_factor=1)
+    monkeypatch.setattr(job.albert_tf, "__version__", "99.0")
+    assert create(tmp_path, dupe_factor=1) == manifest
+    (tmp_path / "manifest.json").unlink()  # the segments stay finished
+    with pytest.raises(ValueError, match=r"code_version '.*' there, '99\.0' here"):
+        create(tmp_path, dupe_factor=1)
+
+
 def test_what_is_read_is_what_was_drawn(record_dir, tokenizer):
     """The batches of a static directory: renamed, labels of pairs count, the last batch filled."""
     paths = Manifest.read(str(record_dir)).paths(str(record_dir), "heldout")
