@@ -74,12 +74,12 @@ from pipelines.training.settings import PretrainingSettings
 from tests.benchmarks.measuring import peak_megabytes
 from tests.benchmarks.train_step import make_batch, step_of_pretraining
 config, strategy = AlbertConfig.read(sys.argv[1]), tf.distribute.OneDeviceStrategy("/cpu:0")
-settings = PretrainingSettings(32, 1000, num_warmup_steps=0, learning_rate=1e-4,
+settings = PretrainingSettings(64, 1000, num_warmup_steps=0, learning_rate=1e-4,
                                **json.loads(sys.argv[2]))
 with strategy.scope():
     model = AlbertForPreTraining(config, settings.recompute)
     model.create_variables()
-    run = step_of_pretraining(settings, strategy, model, make_batch(320, 32, 48, config.vocab_size))
+    run = step_of_pretraining(settings, strategy, model, make_batch(320, 64, 48, config.vocab_size))
 before = peak_megabytes()
 assert run(1)["steps"] == 1
 print(peak_megabytes() - before)
