@@ -28,7 +28,7 @@ import sys
 
 import wrapt
 
-__version__ = "0.19.1"
+__version__ = "0.19.2"
 
 _MODULES = {
     "AlbertConfig": "config",

@@ -175,9 +175,15 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> C
         local = strategy.experimental_local_results(batch)[0]
         with tf.control_dependencies(tf.nest.flatten(local)):
             seconds_waiting = tf.cast(tf.timestamp() - asked, tf.float32)
-        # Without this dependency, a single thread might read the clock only after the step.
-        with tf.control_dependencies([seconds_waiting]):
-            values = strategy.run(train_step.run, (batch, stop))
+
+        # Without this dependency, a single thread might read the clock only during the step. The
+        # dependency of a call is lost where TensorFlow inlines the call for several replicas.
+        def after_clock(rows):
+            with tf.device(rows.device), tf.control_dependencies([seconds_waiting]):
+                return tf.identity(rows)
+
+        batch = tf.nest.map_structure(after_clock, batch, expand_composites=True)
+        values = strategy.run(train_step.run, (batch, stop))
         # All replicas hold the global values. strategy.reduce would run a collective for each one.
         values = tf.nest.map_structure(
             lambda value: strategy.experimental_local_results(value)[0], values

@@ -65,6 +65,37 @@ def test_no_python_in_the_loop():
             assert len(shapes) >= 8 and all(shape.is_fully_defined() for shape in shapes)
 
 
+SHARE_OF_WAITING = """
+import time
+import tensorflow as tf
+tf.config.threading.set_inter_op_parallelism_threads(1)
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from pipelines.training.train_step import make_step_loop
+from tests.benchmarks.train_step import make_batch
+from tests.pipelines.training.test_train_step import make_step
+from tests.replicas import mirrored
+strategy, batch = mirrored(), make_batch(64, 256, 10, vocab_size=61)
+run_steps = make_step_loop(strategy, make_step(strategy))
+dataset = strategy.distribute_datasets_from_function(
+    lambda context: tf.data.Dataset.from_tensors(batch).repeat().prefetch(2)
+)
+arguments = iter(dataset), tf.constant(10), tf.Variable(False, trainable=False), tf.constant(0.0)
+run_steps(*arguments)
+for _ in range(3):
+    began = time.monotonic()
+    waited = float(run_steps(*arguments)["seconds_waiting"])
+    print(waited / (time.monotonic() - began))
+"""
+
+
+@pytest.mark.slow
+def test_the_time_of_a_step_does_not_count_as_waiting_for_data():
+    """The data are ready. A single thread may read the clock before the step or after it."""
+    out, _ = run_code(SHARE_OF_WAITING)
+    assert min(map(float, out.splitlines()[-3:])) < 0.13
+
+
 MEGABYTES_OF_A_STEP = """
 import json, sys
 import tensorflow as tf
