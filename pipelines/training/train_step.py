@@ -176,8 +176,8 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> C
         with tf.control_dependencies(tf.nest.flatten(local)):
             seconds_waiting = tf.cast(tf.timestamp() - asked, tf.float32)
 
-        # Without this dependency, a single thread might read the clock only during the step. The
-        # dependency of a call is lost where TensorFlow inlines the call for several replicas.
+        # Without this dependency, a single thread might read the clock only during the step. With
+        # several replicas, strategy.run ignores control dependencies, so the batch must depend.
         def after_clock(rows):
             with tf.device(rows.device), tf.control_dependencies([seconds_waiting]):
                 return tf.identity(rows)

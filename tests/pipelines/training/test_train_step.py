@@ -12,6 +12,7 @@ from pipelines.training.train_step import TrainStep, make_step_loop
 from tests.builders import tiny_config
 from tests.jobs import run_code
 from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, batches
+from tests.replicas import mirrored
 
 # What a host would have to do in the middle of a step, and shapes known only when it runs.
 HOST_OPS = {"custom-call", "infeed", "outfeed", "send", "recv", "send-done", "recv-done"}
@@ -45,16 +46,19 @@ def test_compiles_with_static_shapes_and_without_the_host():
     assert "bf16[" in program
 
 
-def test_no_python_in_the_loop():
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+def graph_of_loop(strategy):
     run_steps = make_step_loop(strategy, make_step(strategy))
     dataset = strategy.distribute_datasets_from_function(
         lambda context: batches(0, context.get_per_replica_batch_size(GLOBAL_BATCH))
     )
     stop = tf.Variable(False, trainable=False)
-    graph = run_steps.get_concrete_function(
+    return run_steps.get_concrete_function(
         iter(dataset), tf.constant(5), stop, tf.constant(0.0)
     ).graph.as_graph_def()
+
+
+def test_no_python_in_the_loop():
+    graph = graph_of_loop(tf.distribute.OneDeviceStrategy("/cpu:0"))
     nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
     ops = {node.op for node in nodes}
     assert {"IteratorGetNext", "MatMul", "Timestamp"} <= ops
@@ -65,35 +69,22 @@ def test_no_python_in_the_loop():
             assert len(shapes) >= 8 and all(shape.is_fully_defined() for shape in shapes)
 
 
-SHARE_OF_WAITING = """
-import time
-import tensorflow as tf
-tf.config.threading.set_inter_op_parallelism_threads(1)
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from pipelines.training.train_step import make_step_loop
-from tests.benchmarks.train_step import make_batch
-from tests.pipelines.training.test_train_step import make_step
-from tests.replicas import mirrored
-strategy, batch = mirrored(), make_batch(64, 256, 10, vocab_size=61)
-run_steps = make_step_loop(strategy, make_step(strategy))
-dataset = strategy.distribute_datasets_from_function(
-    lambda context: tf.data.Dataset.from_tensors(batch).repeat().prefetch(2)
-)
-arguments = iter(dataset), tf.constant(10), tf.Variable(False, trainable=False), tf.constant(0.0)
-run_steps(*arguments)
-for _ in range(3):
-    began = time.monotonic()
-    waited = float(run_steps(*arguments)["seconds_waiting"])
-    print(waited / (time.monotonic() - began))
-"""
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_step_begins_after_the_clock_is_read(replicas):
+    """Else a part of the step counts as waiting for data."""
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0") if replicas == 1 else mirrored()
+    graph = graph_of_loop(strategy)
+    (body,) = (f for f in graph.library.function if "Timestamp" in {n.op for n in f.node_def})
+    nodes = {node.name: node for node in body.node_def}
 
+    def before(name):
+        """Returns the names of all nodes that are computed before this one."""
+        inputs = {re.sub(r"^\^|:.*", "", i) for i in nodes[name].input} & nodes.keys()
+        return inputs.union(*map(before, inputs))
 
-@pytest.mark.slow
-def test_the_time_of_a_step_does_not_count_as_waiting_for_data():
-    """The data are ready. A single thread may read the clock before the step or after it."""
-    out, _ = run_code(SHARE_OF_WAITING)
-    assert min(map(float, out.splitlines()[-3:])) < 0.13
+    clocks = {name for name, node in nodes.items() if node.op == "Timestamp"}
+    (step,) = (name for name, node in nodes.items() if "PartitionedCall" in node.op)
+    assert len(clocks) == 2 and clocks <= before(step)
 
 
 MEGABYTES_OF_A_STEP = """
