@@ -28,7 +28,7 @@ import sys
 
 import wrapt
 
-__version__ = "0.19.2"
+__version__ = "0.20.0"
 
 _MODULES = {
     "AlbertConfig": "config",

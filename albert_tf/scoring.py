@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,6 +15,10 @@ from albert_tf.text.tokenization import AlbertTokenizer, check_texts
 
 _LENGTH_STEP = 8  # batches are padded to a multiple of this length to limit the number of shapes
 POOLINGS = ("mean", "cls")
+MASKINGS = ("word", "piece")
+MASKING_HELP = (
+    "word: mask the predicted piece and later pieces of its word. piece: mask only that piece."
+)
 
 
 class SentenceScore(NamedTuple):
@@ -41,7 +46,8 @@ class SentenceScorer:
       tokenizer: the model's tokenizer.
       masks_rest_of_word: If True, also masks the later pieces of the same word, which would reveal
         a rare word of several pieces.
-      pieces_per_batch: maximum number of pieces in a batch, including padding.
+      pieces_per_batch: maximum number of pieces in a batch, including padding. With a large
+        vocabulary, batches are smaller.
 
     Raises a UserError if the model has no trained masked LM, or fewer pieces than the tokenizer.
 
@@ -69,6 +75,9 @@ class SentenceScorer:
         self._model, self._tokenizer = model, tokenizer
         self._masks_rest_of_word = masks_rest_of_word
         self._pieces_per_batch = pieces_per_batch
+        # Each row has logits. They need no more memory than the output of the feed-forward layer.
+        features = pieces_per_batch * model.config.intermediate_size
+        self._rows_per_batch = max(1, features // model.config.vocab_size)
         self._word_starts = tokenizer.word_starts()
         ids, row = (tf.TensorSpec([None] * rank, tf.int32) for rank in (2, 1))
         self._log_probs = tf.function(self._compute, input_signature=[ids, ids, row, row])
@@ -98,7 +107,8 @@ class SentenceScorer:
         rows = (row for i in by_length for row in self._rows(i, encoded[i], words[i]))
         totals = np.array([0.0 if len(ids) else np.nan for ids in encoded])
         longest = self._model.config.max_position_embeddings
-        for places, sequences, *targets in _batches(rows, self._pieces_per_batch):
+        sizes = self._pieces_per_batch, self._rows_per_batch
+        for places, sequences, *targets in _batches(rows, longest, *sizes):
             batch = _padded(sequences, self._tokenizer.pad_id, longest)
             found = self._log_probs(*batch, *(np.array(values, np.int32) for values in targets))
             np.add.at(totals, list(places), found.numpy())
@@ -182,8 +192,9 @@ class TextEmbedder:
         ]
         found = np.zeros([len(rows), self._encoder.config.hidden_size], np.float32)
         by_length = sorted(enumerate(rows), key=lambda row: len(row[1]))
-        for places, sequences in _batches(by_length, self._pieces_per_batch):
-            batch = _padded(sequences, tokenizer.pad_id, self._max_seq_length)
+        longest = self._max_seq_length
+        for places, sequences in _batches(by_length, longest, self._pieces_per_batch):
+            batch = _padded(sequences, tokenizer.pad_id, longest)
             found[list(places)] = self._embed(*batch).numpy()
         return found
 
@@ -209,11 +220,14 @@ def _encode(tokenizer: AlbertTokenizer, texts: Sequence[str]) -> list[np.ndarray
     return [np.asarray(ids, np.int32) for ids in tokenizer.encode_batch(texts)]
 
 
-def _batches(rows: Iterable[tuple], pieces_per_batch: int) -> Iterator[Iterable[tuple]]:
+def _batches(
+    rows: Iterable[tuple], longest: int, pieces_per_batch: int, rows_per_batch: float = math.inf
+) -> Iterator[Iterable[tuple]]:
     """Groups rows, which are sorted by len(row[1]), into batches. Yields each batch's columns."""
     batch: list[tuple] = []
     for row in rows:
-        if batch and (len(batch) + 1) * len(row[1]) > pieces_per_batch:
+        most = min(pieces_per_batch // _padded_length(len(row[1]), longest), rows_per_batch)
+        if batch and len(batch) + 1 > most:
             yield zip(*batch)
             batch = []
         batch.append(row)
@@ -221,9 +235,13 @@ def _batches(rows: Iterable[tuple], pieces_per_batch: int) -> Iterator[Iterable[
         yield zip(*batch)
 
 
+def _padded_length(length: int, longest: int) -> int:
+    return min(-(-length // _LENGTH_STEP) * _LENGTH_STEP, longest)
+
+
 def _padded(rows: Sequence[np.ndarray], pad_id: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns padded ids and a mask (1 = real), both int32 [rows, L], where L <= longest."""
-    width = min(-(-max(map(len, rows)) // _LENGTH_STEP) * _LENGTH_STEP, longest)
+    width = _padded_length(max(map(len, rows)), longest)
     ids = tf.keras.utils.pad_sequences(rows, width, padding="post", value=pad_id)
     lengths = [[len(row)] for row in rows]
     return ids, (np.arange(width) < lengths).astype(np.int32)

@@ -46,7 +46,7 @@ from albert_tf import metrics
 from albert_tf.checkpoints import model_directory
 from albert_tf.jobs import pictures, program
 from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
-from albert_tf.scoring import SentenceScorer
+from albert_tf.scoring import MASKING_HELP, MASKINGS, SentenceScorer
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
@@ -114,12 +114,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "pairs_per_group", None, "Use only the first N pairs of each group. Default: all.", 1
     )
-    flags.DEFINE_enum(
-        "masking",
-        "word",
-        ["word", "piece"],
-        "word: mask the predicted piece and later pieces of its word. piece: mask only that piece.",
-    )
+    flags.DEFINE_enum("masking", MASKINGS[0], MASKINGS, MASKING_HELP)
 
 
 def main(_) -> None:
@@ -138,18 +133,17 @@ def main(_) -> None:
     print(f"{len(pairs):,} pairs of {len(groups):,} groups", flush=True)
     model, model_dir = model_directory.load_for_pretraining(FLAGS.checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
-    good, bad = [pair.good for pair in pairs], [pair.bad for pair in pairs]
     right, known = {}, None
     if FLAGS.corpus:
         counts = count_words(files.match_files(FLAGS.corpus, "corpus"))
-        right["words"] = _right(*(sum_log_frequencies(counts, side) for side in (good, bad)))
+        sides = [pair.good for pair in pairs], [pair.bad for pair in pairs]
+        right["words"] = _right(*(sum_log_frequencies(counts, side) for side in sides))
         words = [{*words_of(f"{pair.good} {pair.bad}")} for pair in pairs]
         known = np.array([bool(found) and found <= counts.keys() for found in words])
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
-    # Score all sentences in one call, so that sentences that are too long fail at the start.
-    scores = score(scorer, tokenizer, [*good, *bad])
-    right["model"] = _right(scores[: len(pairs)], scores[len(pairs) :])
-    result = {"checkpoint": FLAGS.checkpoint, "masking": FLAGS.masking}
+    right["model"] = _right(*score(scorer, tokenizer, pairs))
+    names = ("checkpoint", "input_file", "pairs_per_group", "masking", "corpus")
+    result = {name: FLAGS[name].value for name in names}
     result |= figures(pairs, right, known, published)
     files.write_atomically(f"{FLAGS.output}.json", json.dumps(result, indent=2) + "\n")
     print(report(result), flush=True)
@@ -241,18 +235,27 @@ def read_published(
     return published
 
 
-def score(scorer: SentenceScorer, tokenizer: AlbertTokenizer, texts: Sequence[str]) -> np.ndarray:
-    """Returns the pseudo-log-likelihood of each text, and prints progress."""
-    total, done = sum(map(len, tokenizer.encode_batch(texts))), 0
+def score(scorer: SentenceScorer, tokenizer: AlbertTokenizer, pairs: Sequence[Pair]) -> np.ndarray:
+    """Returns the pseudo-log-likelihoods of the right and of the wrong sentences, [2, pairs]."""
+    # Score all sentences in one call, so that sentences that are too long fail at the start.
+    texts = [pair.good for pair in pairs] + [pair.bad for pair in pairs]
+    lengths, done = [len(ids) for ids in tokenizer.encode_batch(texts)], 0
+    if 0 in lengths:
+        place = lengths.index(0)
+        raise UserError(
+            f"group {pairs[place % len(pairs)].group!r}: the sentence {texts[place]!r} has no "
+            "pieces: remove the pair"
+        )
 
-    with Progress("scoring", total, unit="piece") as progress:
+    with Progress("scoring", sum(lengths), unit="piece") as progress:
 
         def on_batch(pieces: int) -> None:
             nonlocal done
             done += pieces
             progress.update(done)
 
-        return np.array([found.log_likelihood for found in scorer(texts, on_batch)])
+        scores = np.array([found.log_likelihood for found in scorer(texts, on_batch)])
+        return scores.reshape(2, len(pairs))
 
 
 def words_of(text: str) -> list[str]:

@@ -47,6 +47,7 @@ from albert_tf.checkpoints.pretrained import is_pretrained
 from albert_tf.jobs import job_directory, program
 from albert_tf.jobs.decision import AS_TRAINED, Decision
 from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
+from albert_tf.scoring import MASKING_HELP, MASKINGS
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
@@ -83,6 +84,12 @@ class PredictionSettings:
         "block's outputs, or the last block's output at [CLS]. Default: score.",
         None,
         enum_values=pretrained.ANSWERS,
+    )
+    masking: str | None = setting(
+        flags.DEFINE_enum,
+        f"{MASKING_HELP} Only for the scores of a pre-trained model. Default: word.",
+        None,
+        enum_values=MASKINGS,
     )
     decision: Decision = AS_TRAINED
     batch_size: int = setting(
@@ -173,7 +180,15 @@ def _find(settings: PredictionSettings) -> _Found:
     model, answers = hub.local_path(settings.model), settings.answers
     if answers and answers not in pretrained.ANSWERS:
         raise UserError(f"--answers={answers}: expected one of {', '.join(pretrained.ANSWERS)}")
-    if is_pretrained(model):
+    if settings.masking and settings.masking not in MASKINGS:
+        raise UserError(f"--masking={settings.masking}: expected one of {', '.join(MASKINGS)}")
+    of_pretrained = is_pretrained(model)
+    if settings.masking and (not of_pretrained or answers not in (None, "score")):
+        raise UserError(
+            f"--masking={settings.masking} applies to the scores of pre-trained models only: omit "
+            "it"
+        )
+    if of_pretrained:
         path, description = model, settings.decision.apply({"kind": "pretraining"})
         task = pretrained.text_task(settings.columns, settings.quoting)
     elif answers:
@@ -189,7 +204,8 @@ def _load(found: _Found, settings: PredictionSettings) -> fine_tuned.AnsweringMo
     path, description, task = found
     if description["kind"] == "pretraining":
         answers = settings.answers or pretrained.ANSWERS[0]
-        return pretrained.PretrainedModel(path, answers, settings.batch_size)
+        masking = settings.masking or MASKINGS[0]
+        return pretrained.PretrainedModel(path, answers, masking, settings.batch_size)
     is_export = saved_model.is_saved_model(path)
     answering = fine_tuned.Export if is_export else fine_tuned.FineTunedRun
     return answering(path, task, settings.batch_size)
@@ -258,6 +274,7 @@ def load(
     columns: dict[str, str] | None = None,
     batch_size: int = 32,
     answers: str | None = None,
+    masking: str | None = None,
     min_probability: float | None = None,
     temperature: float | None = None,
     label_thresholds: Mapping[str, float] | str | None = None,
@@ -273,6 +290,7 @@ def load(
         fine-tuning. A RACE model needs {"question": "question"}, as RACE's files have no columns.
       batch_size: number of examples per batch.
       answers: output of a pre-trained model, one of pretrained.ANSWERS. Default: "score".
+      masking: which pieces are masked for a score, one of MASKINGS. Default: "word".
       min_probability: a classifier predicts "unsure" if its highest probability is lower. Default:
         the export's setting, or none.
       temperature: a classifier's logits are divided by it. Default: the export's setting, or 1.
@@ -288,6 +306,7 @@ def load(
         os.fspath(model),
         dict(columns or {}),
         answers=answers,
+        masking=masking,
         decision=Decision(temperature, min_probability, label_thresholds),
         batch_size=batch_size,
     )

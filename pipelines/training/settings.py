@@ -255,7 +255,8 @@ class LoopSettings:
     eval_steps: int = setting(
         flags.DEFINE_integer,
         "Steps between evaluations on held-out data. Must be a multiple of --steps_per_loop; 0 "
-        "disables evaluation. MODEL_DIR/best contains the weights with the best result.",
+        "disables evaluation. MODEL_DIR/best contains the weights with the best result. Evaluation "
+        "also warns if the model only predicts frequent pieces.",
         0,
         lower_bound=0,
     )

@@ -164,12 +164,19 @@ def test_the_program(pretrained, tmp_path):
 
     expected = np.mean([is_right(row, True) for row in ROWS[:2]])
     assert result["groups"]["agreement"]["model"] == expected
+    assert result["groups"]["agreement"]["words"] == 1  # "sleep" and "is" are in the corpus
+    assert result["input_file"] == table and result["pairs_per_group"] is None
     swapped = ["--good_column=sentence_bad", "--bad_column=sentence_good", "--masking=piece"]
     out, _ = run("pipelines.minimal_pairs", *flags, *swapped, "--pairs_per_group=1")
     assert "2 pairs of 2 groups" in out
     result = json.loads((tmp_path / "out.json").read_text())
     assert result["masking"] == "piece"
     assert result["groups"]["agreement"]["model"] == 1 - is_right(ROWS[0], False)
+    assert result["pairs_per_group"] == 1
+    empty = {**ROWS[0], "sentence_bad": "\u200b", "of": "syntax"}
+    write_json_lines(tmp_path / "a.jsonl", [empty])
+    _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
+    assert "group 'agreement': the sentence '\\u200b' has no pieces" in error
 
 
 def test_words_alone(tmp_path):

@@ -12,7 +12,7 @@ from albert_tf.jobs.decision import Decision
 from albert_tf.storage.errors import UserError
 from pipelines import predict as predict_lib
 from pipelines.predict import PredictionSettings
-from pipelines.tasks.running import fine_tuned, prediction_file
+from pipelines.tasks.running import fine_tuned
 from tests.builders import DEV, make_rows, read_tsv, write_json_lines
 from tests.jobs import run
 
@@ -143,8 +143,8 @@ def test_answers_may_be_ignored_and_unknown_text_is_told(tuned, tmp_path, capsys
 def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeypatch):
     path = write_csv(tmp_path / "in.csv", 95)
     predict(tuned / "seed_1", path, tmp_path / "whole.csv")
-    monkeypatch.setattr(prediction_file, "ROWS_PER_PART", 10)
     run, calls = predict_lib.fine_tuned.FineTunedRun, []
+    monkeypatch.setattr(run, "rows_per_part", 10)
     answer = run.answer
 
     def stops(self, examples, prepared):

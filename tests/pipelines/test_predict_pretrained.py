@@ -12,7 +12,7 @@ from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
 from export.loading import open_checkpoint
 from pipelines import predict as predict_lib
-from pipelines.tasks.running import prediction_file
+from pipelines.tasks.running import pretrained as pretrained_lib
 from pipelines.tasks.squad import SquadTask
 from pipelines.tasks.task import create_model
 from pipelines.tasks.token_classification import TokenClassificationTask
@@ -44,7 +44,7 @@ def loaded(pretrained):
 
 
 def test_scores_are_those_of_python(pretrained, loaded, texts_file, monkeypatch):
-    monkeypatch.setattr(prediction_file, "ROWS_PER_PART", 2)
+    monkeypatch.setattr(pretrained_lib, "SCORED_ROWS_PER_PART", 2)
     rows = answers(pretrained, texts_file)
     assert [row["id"] for row in rows] == ["r" + text[:3] for text in TEXTS]
     for row, score in zip(rows, SentenceScorer(*loaded)(TEXTS)):
@@ -58,6 +58,15 @@ def test_scores_are_those_of_python(pretrained, loaded, texts_file, monkeypatch)
     rows = answers(pretrained, texts_file)
     assert [row["log_likelihood"] is None for row in rows] == [False, True, False]
     assert rows[1]["num_pieces"] > 999 and rows[1]["num_words"] is None, "too long"
+
+
+def test_masking_by_piece(pretrained, loaded, texts_file):
+    found = answers(pretrained, texts_file, masking="piece")[2]["log_likelihood"]
+    expected = SentenceScorer(*loaded, masks_rest_of_word=False)(TEXTS)[2].log_likelihood
+    assert found == pytest.approx(expected, abs=1e-3)
+    assert abs(SentenceScorer(*loaded)(TEXTS)[2].log_likelihood - expected) > 0.01
+    with pytest.raises(UserError, match="exists, and not from this model"):
+        answers(pretrained, texts_file)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -85,6 +94,8 @@ def test_unfinished_fine_tuning_is_no_pretrained_model(pretrained, tmp_path):
 def test_what_does_not_fit_a_model_is_refused(pretrained, tuned, texts_file):
     for model, arguments, message in (
         (tuned, {"answers": "score"}, "--answers=score applies to pre-trained models only"),
+        (tuned, {"masking": "piece"}, "--masking=piece applies to the scores of pre-trained"),
+        (pretrained, {"masking": "piece", "answers": "cls_embedding"}, "--masking=piece applies"),
         (pretrained, {"label": "name"}, "--label_column does not apply to a pre-trained model"),
         (pretrained, {"text": ""}, "--text_column=: a pre-trained model reads texts"),
     ):
@@ -144,7 +155,7 @@ def test_texts_in_memory_of_a_pretrained_model(pretrained, tmp_path):
     assert load(Path(pretrained)).predict(iter(texts)) == rows_of(tmp_path / "out.jsonl")
     [row] = load(str(pretrained), answers="mean_embedding").predict(texts[:1])
     assert len(row["embedding"]) > 1
-    for wrong in ({"batch_size": 0}, {"answers": "mean"}):
+    for wrong in ({"batch_size": 0}, {"answers": "mean"}, {"masking": "mean"}):
         with pytest.raises(UserError, match=f"{next(iter(wrong))}=.*: expected"):
             load(str(pretrained), **wrong)
     with pytest.raises(UserError, match=r"^rows\[1\]: 'text' is null, expected text$"):

@@ -40,14 +40,20 @@ _CLASSES = {
 }
 
 
+ROWS_PER_PART = 4096
+
+
 class AnsweringModel(Protocol):
     """The interface of a model for pipelines.predict.
 
     Attributes:
       identity: JSON-serialisable values that the model's answers depend on.
+      rows_per_part: number of rows that are sorted by length and answered together. A killed job
+        loses at most this many rows.
     """
 
     identity: dict
+    rows_per_part: int
 
     def prepare(self, examples: list) -> Any:
         """Does the preprocessing without the device. Runs in a different thread than `answer`."""
@@ -136,6 +142,8 @@ class FineTunedRun:
       outputs: a Prediction, which maps sequences to the model's outputs.
     """
 
+    rows_per_part = ROWS_PER_PART
+
     def __init__(self, path: str, task: Task, batch_size: int):
         _, checkpoint = model_directory.find_best_checkpoint(path)
         self.identity = {"weights": hash_of_weights(checkpoint)}
@@ -190,6 +198,8 @@ def score_out_of_fold(
 
 class Export:
     """A SavedModel from export.export_saved_model, whose signatures accept text."""
+
+    rows_per_part = ROWS_PER_PART
 
     def __init__(self, path: str, task: Task, batch_size: int):
         import_tensorflow_text()  # registers the tokenizer's operations, which the SavedModel needs

@@ -19,8 +19,6 @@ from ..reading.tables import quoted_row
 from ..task import Task, read_files
 from .fine_tuned import AnsweringModel
 
-# Number of rows that are sorted by length together. A killed job loses at most this many rows.
-ROWS_PER_PART = 4096
 # Maps the ending of the output's name to the column separator, or to None for JSON and Parquet.
 _SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".parquet": None}
 
@@ -52,7 +50,7 @@ def predict_file(
     with the number of finished rows. Returns a dict of `identity`, `rows`, `metrics` and
     `intervals`. The last two are empty if the files have no answers.
     """
-    identity = json.loads(json.dumps({**identity, "rows_per_part": ROWS_PER_PART}))
+    identity = json.loads(json.dumps({**identity, "rows_per_part": model.rows_per_part}))
     run_file, parts = f"{output_file}.run.json", f"{output_file}.parts"
     if tf.io.gfile.isdir(output_file) or output_file in input_files:
         what = "an input file" if output_file in input_files else "a directory"
@@ -98,7 +96,7 @@ def _write_parts(
     def read_part(number: int) -> tuple[str, list, object]:
         """Returns a part's path, examples and prepared examples (None if the part exists)."""
         path = os.path.join(directory, f"part-{number:05}.jsonl")
-        rows = list(itertools.islice(examples, ROWS_PER_PART))
+        rows = list(itertools.islice(examples, model.rows_per_part))
         is_done = tf.io.gfile.exists(path)
         return path, rows, None if is_done or not rows else model.prepare(rows)
 

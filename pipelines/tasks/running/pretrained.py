@@ -11,8 +11,11 @@ from albert_tf.checkpoints import pretrained
 from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
 from ..classification import ClassificationTask, Example
+from .fine_tuned import ROWS_PER_PART
 
 ANSWERS = ("score", "mean_embedding", "cls_embedding")
+# A text of n pieces is scored in n rows, so a part that takes minutes has fewer texts.
+SCORED_ROWS_PER_PART = 256
 
 
 def text_task(columns: Mapping[str, str], quoting: str | None) -> ClassificationTask:
@@ -31,7 +34,7 @@ def text_task(columns: Mapping[str, str], quoting: str | None) -> Classification
 class PretrainedModel:
     """An AnsweringModel without a task. Loads all formats that pretrained.read supports."""
 
-    def __init__(self, path: str, answers: str, batch_size: int):
+    def __init__(self, path: str, answers: str, masking: str, batch_size: int):
         model, directory, notes, _ = pretrained.read(path, f"{pretrained.HEADS}|pooler")
         if answers == "score" and model.masked_lm.is_drawn_afresh:
             raise UserError(
@@ -49,8 +52,11 @@ class PretrainedModel:
         self.identity = {"weights": digest.hexdigest()[:16], "answers": answers}
         pieces = batch_size * model.config.max_position_embeddings
         if answers == "score":
-            self._score = SentenceScorer(model, self._tokenizer, pieces_per_batch=pieces)
+            self.rows_per_part = SCORED_ROWS_PER_PART
+            self.identity["masking"] = masking
+            self._score = SentenceScorer(model, self._tokenizer, masking == "word", pieces)
         else:
+            self.rows_per_part = ROWS_PER_PART
             pooling = answers.partition("_")[0]
             self._embed = TextEmbedder(model, self._tokenizer, pooling, pieces_per_batch=pieces)
 
