@@ -3,10 +3,10 @@
 The model prefers the sentence with the higher pseudo-log-likelihood (see albert_tf/scoring.py).
 Prints how often it prefers the right sentence: for each group of pairs, and as means over the
 groups of each field and over all groups. All have 95 % intervals. A tie counts as one half, and
-chance is 50 %. With --corpus, also prints the accuracy of a baseline that uses only word
-frequencies, and the model's accuracy on pairs whose words all occur in the corpus. With
---published, also prints the accuracies of other models. OUTPUT.json contains all results.
-OUTPUT.png is a chart with one bar per group.
+chance is 50 %. Also prints the accuracy on pairs whose sentences have equal numbers of pieces. With
+--corpus, also prints the accuracy of a baseline that uses only word frequencies, and the model's
+accuracy on pairs whose words all occur in the corpus. With --published, also prints the accuracies
+of other models. OUTPUT.json contains all results. OUTPUT.png is a chart with one bar per group.
 
 In a .jsonl, .csv or .tsv file, each row is a pair (as in BLiMP). In a .txt file, a pair is two
 lines, with the wrong sentence first (as in Zorro). The name of a .txt file is the group, and the
@@ -37,6 +37,7 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +57,10 @@ from .tasks.reading.rows import read_text_lines, read_text_parts
 from .tasks.reading.tables import as_label, as_number, as_text, read_table
 
 FLAGS = flags.FLAGS
+
+# Subsets of pairs that have accuracies of their own. The more pieces a sentence has, the lower is
+# its score, so a pair with unequal numbers says more about the vocabulary than about grammar.
+_SUBSETS = {"known": "pairs of known words", "equal": "pairs with equal numbers of pieces"}
 
 
 class Pair(NamedTuple):
@@ -133,18 +138,20 @@ def main(_) -> None:
     print(f"{len(pairs):,} pairs of {len(groups):,} groups", flush=True)
     model, model_dir = model_directory.load_for_pretraining(FLAGS.checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
-    right, known = {}, None
+    right, subsets = {}, {}
     if FLAGS.corpus:
         counts = count_words(files.match_files(FLAGS.corpus, "corpus"))
         sides = [pair.good for pair in pairs], [pair.bad for pair in pairs]
         right["words"] = _right(*(sum_log_frequencies(counts, side) for side in sides))
         words = [{*words_of(f"{pair.good} {pair.bad}")} for pair in pairs]
-        known = np.array([bool(found) and found <= counts.keys() for found in words])
+        subsets["known"] = np.array([bool(found) and found <= counts.keys() for found in words])
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
-    right["model"] = _right(*score(scorer, tokenizer, pairs))
+    scores, lengths = score(scorer, tokenizer, pairs)
+    right["model"] = _right(*scores)
+    subsets["equal"] = lengths[0] == lengths[1]
     names = ("checkpoint", "input_file", "pairs_per_group", "masking", "corpus")
     result = {name: FLAGS[name].value for name in names}
-    result |= figures(pairs, right, known, published)
+    result |= figures(pairs, right, subsets, published)
     files.write_atomically(f"{FLAGS.output}.json", json.dumps(result, indent=2) + "\n")
     print(report(result), flush=True)
     draw(result, f"{FLAGS.output}.png")
@@ -235,8 +242,10 @@ def read_published(
     return published
 
 
-def score(scorer: SentenceScorer, tokenizer: AlbertTokenizer, pairs: Sequence[Pair]) -> np.ndarray:
-    """Returns the pseudo-log-likelihoods of the right and of the wrong sentences, [2, pairs]."""
+def score(
+    scorer: SentenceScorer, tokenizer: AlbertTokenizer, pairs: Sequence[Pair]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns pseudo-log-likelihoods and numbers of pieces, each [2 (right, wrong), pairs]."""
     # Score all sentences in one call, so that sentences that are too long fail at the start.
     texts = [pair.good for pair in pairs] + [pair.bad for pair in pairs]
     lengths, done = [len(ids) for ids in tokenizer.encode_batch(texts)], 0
@@ -255,7 +264,7 @@ def score(scorer: SentenceScorer, tokenizer: AlbertTokenizer, pairs: Sequence[Pa
             progress.update(done)
 
         scores = np.array([found.log_likelihood for found in scorer(texts, on_batch)])
-        return scores.reshape(2, len(pairs))
+    return scores.reshape(2, len(pairs)), np.array(lengths).reshape(2, len(pairs))
 
 
 def words_of(text: str) -> list[str]:
@@ -310,7 +319,7 @@ def _right(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
 def figures(
     pairs: Sequence[Pair],
     right: dict[str, np.ndarray],
-    known: np.ndarray | None = None,
+    subsets: Mapping[str, np.ndarray] = MappingProxyType({}),
     published: dict[str, dict[str, float]] | None = None,
 ) -> dict:
     """Computes the accuracies of each group, of each field and of all groups.
@@ -320,9 +329,9 @@ def figures(
     Args:
       pairs: the pairs. Groups without a field count for no field.
       right: maps the name of a scorer to the result of `_right`, float [pairs].
-      known: bool [pairs], True for pairs whose words all occur in the corpus. If given, each part
-        of the result has `known_pairs`, the number of such pairs, and `model_on_known`, the model's
-        accuracy on them. Without such pairs, `model_on_known` is omitted.
+      subsets: maps a name of `_SUBSETS` to bool [pairs], True for pairs of the subset. Each part
+        of the result has `NAME_pairs`, the number of such pairs, and `model_on_NAME`, the model's
+        accuracy on them. Without such pairs, `model_on_NAME` is omitted.
       published: the result of `read_published`.
 
     Returns:
@@ -341,11 +350,11 @@ def figures(
             **{name: float(values.mean()) for name, values in found.items()},
             "interval": _interval(found["model"].sum(), number),
         }
-        if known is not None:
-            of_known = right["model"][(names == group) & known]
-            groups[group]["known_pairs"] = len(of_known)
-            if len(of_known):
-                groups[group]["model_on_known"] = float(of_known.mean())
+        for name, chosen in subsets.items():
+            of_subset = right["model"][(names == group) & chosen]
+            groups[group][f"{name}_pairs"] = len(of_subset)
+            if len(of_subset):
+                groups[group][f"model_on_{name}"] = float(of_subset.mean())
         if published is not None:
             groups[group]["published"] = published[group]
     of_fields = {
@@ -360,11 +369,11 @@ def _mean(groups: Sequence[dict]) -> dict:
     """Returns the mean accuracies of groups, and sums of their numbers of pairs."""
     mean = {
         name: sum(values[name] for values in groups)
-        for name in ("pairs", "known_pairs")
+        for name in ("pairs", *(f"{name}_pairs" for name in _SUBSETS))
         if name in groups[0]
     }
-    for name in ("words", "model", "model_on_known"):
-        # A group without pairs of known words has no accuracy on them.
+    for name in ("words", "model", *(f"model_on_{name}" for name in _SUBSETS)):
+        # A group without pairs of a subset has no accuracy on them.
         if found := [values[name] for values in groups if name in values]:
             mean[name] = float(np.mean(found))
     if "published" in groups[0]:
@@ -404,9 +413,11 @@ def _line(values: dict) -> str:
         line += f", {name} {100 * value:.1f} %"
     if "words" in values:
         line += f", words alone {100 * values['words']:5.1f} %"
-        line += f", {values['known_pairs']:,} pairs of known words"
-    if "model_on_known" in values:
-        line += f": {100 * values['model_on_known']:.1f} %"
+    for name, description in _SUBSETS.items():
+        if f"{name}_pairs" in values:
+            line += f", {values[f'{name}_pairs']:,} {description}"
+        if f"model_on_{name}" in values:
+            line += f": {100 * values[f'model_on_{name}']:.1f} %"
     return line
 
 
