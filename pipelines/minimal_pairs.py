@@ -37,7 +37,6 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence, Set
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +59,7 @@ FLAGS = flags.FLAGS
 
 # Subsets of pairs that have accuracies of their own. The more pieces a sentence has, the lower is
 # its score, so a pair with unequal numbers says more about the vocabulary than about grammar.
-_SUBSETS = {"known": "pairs of known words", "equal": "pairs with equal numbers of pieces"}
+_SUBSETS = {"known": "pairs of known words", "equal_length": "pairs with equal numbers of pieces"}
 
 
 class Pair(NamedTuple):
@@ -148,7 +147,7 @@ def main(_) -> None:
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
     scores, lengths = score(scorer, tokenizer, pairs)
     right["model"] = _right(*scores)
-    subsets["equal"] = lengths[0] == lengths[1]
+    subsets["equal_length"] = lengths[0] == lengths[1]
     names = ("checkpoint", "input_file", "pairs_per_group", "masking", "corpus")
     result = {name: FLAGS[name].value for name in names}
     result |= figures(pairs, right, subsets, published)
@@ -319,7 +318,7 @@ def _right(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
 def figures(
     pairs: Sequence[Pair],
     right: dict[str, np.ndarray],
-    subsets: Mapping[str, np.ndarray] = MappingProxyType({}),
+    subsets: Mapping[str, np.ndarray] | None = None,
     published: dict[str, dict[str, float]] | None = None,
 ) -> dict:
     """Computes the accuracies of each group, of each field and of all groups.
@@ -350,7 +349,7 @@ def figures(
             **{name: float(values.mean()) for name, values in found.items()},
             "interval": _interval(found["model"].sum(), number),
         }
-        for name, chosen in subsets.items():
+        for name, chosen in (subsets or {}).items():
             of_subset = right["model"][(names == group) & chosen]
             groups[group][f"{name}_pairs"] = len(of_subset)
             if len(of_subset):

@@ -11,7 +11,6 @@ from pipelines.minimal_pairs import Columns, Pair, read_pairs
 from tests.builders import write_json_lines
 from tests.jobs import run
 
-SIDES = ("good", "bad")
 ROWS = [
     {"sentence_good": "the cats sleep", "sentence_bad": "the cats sleeps", "UID": "agreement"},
     {"sentence_good": "he is here", "sentence_bad": "he are here", "UID": "agreement"},
@@ -108,10 +107,8 @@ def test_a_tie_is_one_half_and_groups_count_alike():
     assert found["groups"]["b"]["known_pairs"] == 0 and "model_on_known" not in found["groups"]["b"]
     alone = minimal_pairs.figures(pairs[:2], {"model": np.ones(2)})
     assert minimal_pairs.report(alone).count("100.0 %") == 1
-    assert (
-        "model_on_known"
-        not in minimal_pairs.figures(pairs, right, {"known": known & False})["mean"]
-    )
+    found = minimal_pairs.figures(pairs, right, {"known": known & False})
+    assert "model_on_known" not in found["mean"]
     # A field has the mean of its groups, whatever the number of their pairs.
     pairs = [Pair("", "", *names) for names in ("ax", "ax", "ax", "bx", "cy", "d")]
     accuracies = {"a": 0.5, "b": 0.75, "c": 0.125, "d": 0.0}
@@ -151,11 +148,11 @@ def test_the_program(pretrained, tmp_path):
     result = json.loads((tmp_path / "out.json").read_text())
     tie = result["groups"]["tie"]
     assert sum(tie.pop("interval")) == pytest.approx(1)
-    halves = dict.fromkeys(("model", "words", "model_on_known", "model_on_equal"), 0.5)
+    halves = dict.fromkeys(("model", "words", "model_on_known", "model_on_equal_length"), 0.5)
     assert tie == {
         "pairs": 1,
         "known_pairs": 1,
-        "equal_pairs": 1,
+        "equal_length_pairs": 1,
         "published": {"lstm": 0.25, "$a_{$": 0.5},
         **halves,
     }
@@ -170,9 +167,10 @@ def test_the_program(pretrained, tmp_path):
     expected = np.mean([is_right(row, True) for row in ROWS[:2]])
     assert result["groups"]["agreement"]["model"] == expected
     assert result["groups"]["agreement"]["words"] == 1  # "sleep" and "is" are in the corpus
-    lengths = [[len(tokenizer.encode(row[f"sentence_{side}"])) for row in ROWS] for side in SIDES]
+    sides = [[row[f"sentence_{side}"] for row in ROWS] for side in ("good", "bad")]
+    lengths = [map(len, tokenizer.encode_batch(side)) for side in sides]
     equal = sum(good == bad for good, bad in zip(*lengths))
-    assert result["mean"]["equal_pairs"] == equal < len(ROWS)
+    assert result["mean"]["equal_length_pairs"] == equal < len(ROWS)
     assert out.count("pairs with equal numbers of pieces") == 4
     assert result["input_file"] == table and result["pairs_per_group"] is None
     swapped = ["--good_column=sentence_bad", "--bad_column=sentence_good", "--masking=piece"]

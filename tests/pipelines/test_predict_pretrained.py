@@ -1,4 +1,5 @@
 import csv
+import json
 import shutil
 from pathlib import Path
 
@@ -46,6 +47,8 @@ def loaded(pretrained):
 def test_scores_are_those_of_python(pretrained, loaded, texts_file, monkeypatch):
     monkeypatch.setattr(pretrained_lib, "SCORED_ROWS_PER_PART", 2)
     rows = answers(pretrained, texts_file)
+    summary = json.loads((texts_file.parent / "out.jsonl.run.json").read_text())
+    assert summary["identity"]["rows_per_part"] == 2
     assert [row["id"] for row in rows] == ["r" + text[:3] for text in TEXTS]
     for row, score in zip(rows, SentenceScorer(*loaded)(TEXTS)):
         if not score.num_pieces:  # nothing is not the likeliest of texts
