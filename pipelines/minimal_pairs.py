@@ -6,7 +6,8 @@ groups of each field and over all groups. All have 95 % intervals. A tie counts 
 chance is 50 %. Also prints the accuracy on pairs whose sentences have equal numbers of pieces. With
 --corpus, also prints the accuracy of a baseline that uses only word frequencies, and the model's
 accuracy on pairs whose words all occur in the corpus. With --published, also prints the accuracies
-of other models. OUTPUT.json contains all results. OUTPUT.png is a chart with one bar per group.
+of other models. OUTPUT.json contains all results. OUTPUT.csv contains the pairs with their scores
+in nats and their numbers of pieces. OUTPUT.png is a chart with one bar per group.
 
 In a .jsonl, .csv or .tsv file, each row is a pair (as in BLiMP). In a .txt file, a pair is two
 lines, with the wrong sentence first (as in Zorro). The name of a .txt file is the group, and the
@@ -53,7 +54,7 @@ from albert_tf.storage.progress import Progress
 from albert_tf.text.tokenization import AlbertTokenizer
 from .data.text_files import ending
 from .tasks.reading.rows import read_text_lines, read_text_parts
-from .tasks.reading.tables import as_label, as_number, as_text, read_table
+from .tasks.reading.tables import as_label, as_number, as_text, read_table, write_table
 
 FLAGS = flags.FLAGS
 
@@ -126,6 +127,8 @@ def main(_) -> None:
     if bool(FLAGS.published) != bool(FLAGS.published_columns):
         raise UserError("--published and --published_columns need each other: give both or neither")
     paths = files.match_files(FLAGS.input_file, "input_file")
+    if f"{FLAGS.output}.csv" in paths:
+        raise UserError(f"--output: {FLAGS.output}.csv is an input file: choose another prefix")
     columns = settings_from_flags(Columns)
     pairs = read_pairs(paths, columns, FLAGS.pairs_per_group)
     groups = {pair.group for pair in pairs}
@@ -151,10 +154,11 @@ def main(_) -> None:
     names = ("checkpoint", "input_file", "pairs_per_group", "masking", "corpus")
     result = {name: FLAGS[name].value for name in names}
     result |= figures(pairs, right, subsets, published)
+    write_table(f"{FLAGS.output}.csv", scored_pairs(pairs, scores, lengths, columns))
     files.write_atomically(f"{FLAGS.output}.json", json.dumps(result, indent=2) + "\n")
     print(report(result), flush=True)
     draw(result, f"{FLAGS.output}.png")
-    print(f"written to {FLAGS.output}.json and {FLAGS.output}.png")
+    print(f"written to {FLAGS.output}.json, {FLAGS.output}.csv and {FLAGS.output}.png")
 
 
 def read_pairs(paths: Sequence[str], columns: Columns, pairs_per_group: int | None) -> list[Pair]:
@@ -264,6 +268,21 @@ def score(
 
         scores = np.array([found.log_likelihood for found in scorer(texts, on_batch)])
     return scores.reshape(2, len(pairs)), np.array(lengths).reshape(2, len(pairs))
+
+
+def scored_pairs(
+    pairs: Sequence[Pair], scores: np.ndarray, lengths: np.ndarray, columns: Columns
+) -> dict[str, Sequence]:
+    """Returns columns of the pairs, which `read_pairs` accepts, and of the results of `score`."""
+    return {
+        columns.group_column: [pair.group for pair in pairs],
+        columns.good_column: [pair.good for pair in pairs],
+        columns.bad_column: [pair.bad for pair in pairs],
+        "score_good": scores[0].tolist(),
+        "score_bad": scores[1].tolist(),
+        "pieces_good": lengths[0].tolist(),
+        "pieces_bad": lengths[1].tolist(),
+    }
 
 
 def words_of(text: str) -> list[str]:

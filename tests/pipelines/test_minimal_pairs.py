@@ -1,3 +1,4 @@
+import csv
 import gzip
 import json
 
@@ -82,6 +83,9 @@ def test_bad_input(tmp_path):
     flags = ["--checkpoint=c", "--input_file=i", "--output=o", "--published=p"]
     _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
     assert "--published and --published_columns need each other" in error
+    flags = ["--checkpoint=c", f"--input_file={tmp_path}/b.csv", f"--output={tmp_path}/b"]
+    _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
+    assert "b.csv is an input file: choose another prefix" in error
 
 
 def test_a_tie_is_one_half_and_groups_count_alike():
@@ -158,6 +162,17 @@ def test_the_program(pretrained, tmp_path):
     }
     assert result["fields"] == {"syntax": result["mean"]}
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
+    with open(tmp_path / "out.csv", encoding="utf-8") as file:
+        scored = [*csv.DictReader(file)]
+    for side in ("good", "bad"):
+        texts = [row[f"sentence_{side}"] for row in ROWS]
+        assert [row[f"sentence_{side}"] for row in scored] == texts
+        found = SentenceScorer(model, tokenizer)(texts)
+        assert [int(row[f"pieces_{side}"]) for row in scored] == [one.num_pieces for one in found]
+        scores = [float(row[f"score_{side}"]) for row in scored]
+        np.testing.assert_allclose(scores, [one.log_likelihood for one in found], rtol=1e-5)
+    again = read_pairs([str(tmp_path / "out.csv")], Columns(), None)
+    assert [pair.group for pair in again] == [row["UID"] for row in ROWS]
 
     def is_right(row, masks_rest_of_word):
         scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=masks_rest_of_word)
