@@ -94,7 +94,11 @@ def test_the_parts_of_the_night_follow_one_another():
     for flags in (short, long, cool):
         assert {name: flags[name] for name in own} == {name: masks[name] for name in own}
         assert shape_of(flags) == shape_of(short)
-    assert {name for name in hour if hour[name] != short[name]} - {"flagfile"} <= {*own}
+    changed = {name for name in hour if hour[name] != short[name]} - {"flagfile"}
+    assert changed <= {*own, "albert_config"}
+    configs = [json.loads((PROJECT / f["albert_config"]).read_text()) for f in (hour, short, long)]
+    assert configs[1] == {**configs[0], "vocab_size": 16000}
+    assert configs[2] == {**configs[1], "num_hidden_layers": 6}
     differing = {name for name in long if long[name] != cool[name]} - {"flagfile"}
     assert differing == {"num_train_steps", "num_warmup_steps", "depth_schedule", "eval_steps"}
     config = AlbertConfig(**json.loads((PROJECT / cool["albert_config"]).read_text()))
