@@ -97,7 +97,12 @@ def define_flags() -> None:
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
     flags.DEFINE_string("input_file", None, "Files of pairs (paths or globs).", required=True)
-    flags.DEFINE_string("output", None, "Path prefix of the output files.", required=True)
+    flags.DEFINE_string(
+        "output",
+        None,
+        "Path prefix of the output files. A later --input_file should not match OUTPUT.csv.",
+        required=True,
+    )
     define_settings_flags(Columns)
     flags.DEFINE_string(
         "corpus",
@@ -127,8 +132,9 @@ def main(_) -> None:
     if bool(FLAGS.published) != bool(FLAGS.published_columns):
         raise UserError("--published and --published_columns need each other: give both or neither")
     paths = files.match_files(FLAGS.input_file, "input_file")
-    if f"{FLAGS.output}.csv" in paths:
-        raise UserError(f"--output: {FLAGS.output}.csv is an input file: choose another prefix")
+    tables = [*paths, FLAGS.published] if FLAGS.published else paths
+    outputs = [f"{FLAGS.output}.{ending}" for ending in ("json", "csv", "png")]
+    files.check_no_input("output", outputs, tables)
     columns = settings_from_flags(Columns)
     pairs = read_pairs(paths, columns, FLAGS.pairs_per_group)
     groups = {pair.group for pair in pairs}
@@ -274,7 +280,11 @@ def scored_pairs(
     pairs: Sequence[Pair], scores: np.ndarray, lengths: np.ndarray, columns: Columns
 ) -> dict[str, Sequence]:
     """Returns columns of the pairs, which `read_pairs` accepts, and of the results of `score`."""
+    of_fields = {}
+    if any(pair.field for pair in pairs):
+        of_fields = {columns.field_column or "field": [pair.field for pair in pairs]}
     return {
+        **of_fields,
         columns.group_column: [pair.group for pair in pairs],
         columns.good_column: [pair.good for pair in pairs],
         columns.bad_column: [pair.bad for pair in pairs],

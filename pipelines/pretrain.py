@@ -41,6 +41,7 @@ from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.checkpoints.model_directory import recorded_settings
 from albert_tf.config import AlbertConfig
+from albert_tf.encoder import sharing_plan
 from albert_tf.jobs import job_directory, program
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.models import AlbertForPreTraining
@@ -116,8 +117,8 @@ def define_flags() -> None:
         "init_checkpoint",
         None,
         "Initial weights: a model directory or checkpoint with the same vocabulary and shape, or a "
-        "published model (hf://OWNER/NAME@COMMIT or a URL). If all layers share weights, the depth "
-        "may differ.",
+        "published model (hf://OWNER/NAME@COMMIT or a URL). If its layers share all weights, the "
+        "depth may differ, and so may parameter_sharing: each layer starts with these weights.",
     )
     define_settings_flags(ExampleOptions)
     define_settings_flags(PretrainingSettings, **PUBLISHED)
@@ -390,14 +391,13 @@ def _restore_initial_weights(
         return recorded
     directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
     check_heldout_split(directory, heldout_split)
+    their_config = model_directory.read_config(directory, checkpoint)
     # Restoring would not detect differences in these: names and shapes of variables are equal.
-    names = ["num_attention_heads", "hidden_act"]
-    names += ["parameter_sharing", "num_hidden_groups", "inner_group_num"]
-    if (model.config.parameter_sharing, model.config.num_hidden_groups) != ("all", 1):
-        names.append("num_hidden_layers")
+    names = ["num_attention_heads", "hidden_act", "inner_group_num"]
+    if not _shares_all_weights(their_config):
+        names += ["parameter_sharing", "num_hidden_groups", "num_hidden_layers"]
     theirs, ours = (
-        {name: getattr(config, name) for name in names}
-        for config in (model_directory.read_config(directory, checkpoint), model.config)
+        {name: getattr(config, name) for name in names} for config in (their_config, model.config)
     )
     if tf.io.gfile.exists(find_vocabulary(directory)):
         known = AlbertTokenizer.load(directory)
@@ -409,14 +409,22 @@ def _restore_initial_weights(
             f"--init_checkpoint={initial.checkpoint!r} is of another model ({difference}): give "
             "one of the same vocabulary and shape, or remove the flag"
         )
-    model_directory.restore_weights(model, checkpoint)
+    if _shares_all_weights(their_config):
+        model_directory.restore_to_each_layer(model, checkpoint)
+    else:
+        model_directory.restore_weights(model, checkpoint)
     return hash_of_weights(checkpoint)
+
+
+def _shares_all_weights(config: AlbertConfig) -> bool:
+    """Returns whether all layers have the same weights. These fit any number of layers."""
+    return len(set(sharing_plan(config))) == config.inner_group_num
 
 
 def _describe_weights(initial: InitialModel, model_dir: str) -> str:
     """Returns where a run's weights come from, for its plan.
 
-    The number of layers matters: a model with shared layers can continue with more or fewer.
+    Their layers matter: a model with shared layers can continue with more or fewer, or unshared.
     A run with checkpoints does not need the initial weights, so they are not read.
     """
     if not initial.checkpoint:
@@ -424,8 +432,9 @@ def _describe_weights(initial: InitialModel, model_dir: str) -> str:
     if has_checkpoint(model_dir):
         return f"initially from {initial.checkpoint}"
     directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
-    layers = model_directory.read_config(directory, checkpoint).num_hidden_layers
-    return f"initially from {checkpoint}, trained with {layers} layers"
+    config = model_directory.read_config(directory, checkpoint)
+    kind = "shared layers" if _shares_all_weights(config) else "layers"
+    return f"initially from {checkpoint}, trained with {config.num_hidden_layers} {kind}"
 
 
 def _numbers(texts: Sequence[str] | None) -> list[float] | None:

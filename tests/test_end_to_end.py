@@ -177,7 +177,8 @@ def test_a_run_knows_the_weights_that_it_began_with(work, model_dir):
 @pytest.mark.slow
 def test_a_deeper_model_begins_with_a_shallower_one(work, model_dir):
     config = json.loads((work / "config.json").read_text())
-    (work / "deeper.json").write_text(json.dumps({**config, "num_hidden_layers": 5}))
+    deeper = {**config, "num_hidden_layers": 5, "parameter_sharing": "none"}
+    (work / "deeper.json").write_text(json.dumps(deeper))
     flags = [
         *pretrain_flags(work, work / "deeper"),
         f"--albert_config={work}/deeper.json",
@@ -185,7 +186,7 @@ def test_a_deeper_model_begins_with_a_shallower_one(work, model_dir):
         *"--sentence_objective=nsp --num_train_steps=4".split(),
     ]
     out, _ = run("pipelines.pretrain", *flags)
-    assert "weights  initially from" in out and "/ckpt-30, trained with 3 layers" in out
+    assert "weights  initially from" in out and "/ckpt-30, trained with 3 shared layers" in out
     begins, ended = log(work / "deeper")[0], log(model_dir)[-1]
     assert begins["masked_lm_loss"] < ended["masked_lm_loss"] + 0.1
     flags = [f"--checkpoint={work}/deeper", f"--record_dir={work}/records"]
@@ -250,6 +251,7 @@ def wrong_directories(work):
         "two_heads": (dataclasses.replace(config, num_attention_heads=2), tokenizer),
         "cased": (config, AlbertTokenizer(str(work / "vocabulary.model"), do_lower_case=False)),
         "other_vocabulary": (config, AlbertTokenizer(str(other))),
+        "unshared": (dataclasses.replace(config, parameter_sharing="none"), tokenizer),
         "begun_without": (config, tokenizer),
     }
     for name, (shape, vocabulary) in directories.items():
@@ -278,6 +280,7 @@ def wrong_directories(work):
         ({"model_dir": "{work}/model", "learning_rate": 0.03}, "learning_rate 0.02 there, 0.03 he"),
         ({"init_checkpoint": "{work}/huggingface"}, "a model of Hugging Face's form: convert"),
         ({"init_checkpoint": "{work}/two_heads"}, "(num_attention_heads 2 there, 4 here)"),
+        ({"init_checkpoint": "{work}/unshared"}, "(parameter_sharing 'none' there, 'all' here)"),
         ({"init_checkpoint": "{work}/cased"}, "(do_lower_case False there, True here)"),
         ({"init_checkpoint": "{work}/other_vocabulary"}, "(vocabulary '"),
         (dict.fromkeys(("init_checkpoint", "model_dir"), "{work}/begun_without"), "_weights None"),

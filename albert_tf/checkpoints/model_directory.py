@@ -200,6 +200,25 @@ def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
     _read(tf.train.Checkpoint(model=model), checkpoint)
 
 
+def restore_to_each_layer(model: AlbertForPreTraining, checkpoint: str) -> None:
+    """Restores a model from a checkpoint whose layers share all weights.
+
+    Each layer of the model starts with these weights, whatever its number of layers and its
+    sharing.
+
+    Source: Yang et al. 2021, "Speeding up deep model training by sharing weights and then
+    unsharing".
+    """
+    encoder = model.encoder
+    parts = {"embeddings": encoder.embeddings, "pooler": encoder.pooler}
+    heads = {"masked_lm": model.masked_lm, "sentence_order": model.sentence_order}
+    for name, block in encoder.blocks.items():
+        # A layer has inner_group_num blocks. Both indices of a block give its place in the layer.
+        inner = int(name.split("_")[0]) % model.config.inner_group_num
+        source = tf.train.Checkpoint(blocks={f"{inner}_{inner}": block}, **parts)
+        _read(tf.train.Checkpoint(model=tf.train.Checkpoint(encoder=source, **heads)), checkpoint)
+
+
 def restore_encoder(encoder: tf.keras.layers.Layer, checkpoint: str) -> None:
     """Restores an AlbertEncoder from the checkpoint of any model that contains an encoder."""
     _read(tf.train.Checkpoint(model=tf.train.Checkpoint(encoder=encoder)), checkpoint)

@@ -92,6 +92,14 @@ def absolute(path: str) -> str:
     return path if is_remote(path) else os.path.abspath(path)
 
 
+def check_no_input(flag_name: str, outputs: Sequence[str], inputs: Sequence[str]) -> None:
+    """Raises a UserError if one of a program's output files is also one of its input files."""
+    known = {absolute(path) for path in inputs}
+    for path in outputs:
+        if absolute(path) in known:
+            raise UserError(f"--{flag_name}: {path!r} is an input file: choose another path")
+
+
 def names_in(directory: str) -> list[str]:
     """Lists a directory, without trailing slashes; returns [] if it does not exist."""
     with contextlib.suppress(tf.errors.NotFoundError):

@@ -83,9 +83,11 @@ def test_bad_input(tmp_path):
     flags = ["--checkpoint=c", "--input_file=i", "--output=o", "--published=p"]
     _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
     assert "--published and --published_columns need each other" in error
-    flags = ["--checkpoint=c", f"--input_file={tmp_path}/b.csv", f"--output={tmp_path}/b"]
-    _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
-    assert "b.csv is an input file: choose another prefix" in error
+    tables = [f"--input_file={tmp_path}/b.csv", f"--published={tmp_path}/p.csv"]
+    for flags in ([f"--input_file={tmp_path}/p.csv"], [*tables, "--published_columns=lstm"]):
+        flags += ["--checkpoint=c", f"--output={tmp_path}/./p"]
+        _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
+        assert "p.csv' is an input file: choose another path" in error
 
 
 def test_a_tie_is_one_half_and_groups_count_alike():
@@ -171,8 +173,8 @@ def test_the_program(pretrained, tmp_path):
         assert [int(row[f"pieces_{side}"]) for row in scored] == [one.num_pieces for one in found]
         scores = [float(row[f"score_{side}"]) for row in scored]
         np.testing.assert_allclose(scores, [one.log_likelihood for one in found], rtol=1e-5)
-    again = read_pairs([str(tmp_path / "out.csv")], Columns(), None)
-    assert [pair.group for pair in again] == [row["UID"] for row in ROWS]
+    columns = Columns(field_column="of")
+    assert read_pairs([f"{tmp_path}/out.csv"], columns, None) == read_pairs([table], columns, None)
 
     def is_right(row, masks_rest_of_word):
         scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=masks_rest_of_word)

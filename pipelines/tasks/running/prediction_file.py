@@ -52,9 +52,9 @@ def predict_file(
     """
     identity = json.loads(json.dumps({**identity, "rows_per_part": model.rows_per_part}))
     run_file, parts = f"{output_file}.run.json", f"{output_file}.parts"
-    if tf.io.gfile.isdir(output_file) or output_file in input_files:
-        what = "an input file" if output_file in input_files else "a directory"
-        raise UserError(f"--output_file: {output_file!r} is {what}: name another file")
+    files.check_no_input("output_file", [output_file], input_files)
+    if tf.io.gfile.isdir(output_file):
+        raise UserError(f"--output_file: {output_file!r} is a directory: name another file")
     if tf.io.gfile.exists(output_file):
         summary = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}
         if summary.get("identity") != identity:

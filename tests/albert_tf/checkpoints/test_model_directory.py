@@ -1,10 +1,14 @@
 import json
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
+from tests.builders import tiny_config, with_random_weights
 
 
 @pytest.mark.parametrize(
@@ -34,3 +38,35 @@ def test_a_damaged_run_file_is_one_line(tmp_path, values):
     with pytest.raises(UserError, match=f"run.json: {next(iter(values))} is .*, expected"):
         model_directory.trained_length(str(tmp_path), config)
         model_directory.read_config(str(tmp_path), str(tmp_path / "checkpoints/ckpt-8"))
+
+
+@pytest.mark.parametrize("inner", [1, 2])
+def test_each_layer_starts_with_shared_weights(tmp_path, inner):
+    shared = with_random_weights(AlbertForPreTraining(tiny_config(inner_group_num=inner)))
+    model_directory.save_for_pretraining(shared, str(tmp_path))
+    _, checkpoint = model_directory.find_checkpoint(str(tmp_path))
+    inputs = {"input_word_ids": [[2, 9, 8, 4, 3]], "masked_lm_positions": [[1, 3]]}
+
+    def outputs(restore, **changes):
+        config = tiny_config(num_hidden_layers=3, inner_group_num=inner, **changes)
+        model = AlbertForPreTraining(config)
+        model.create_variables()
+        restore(model, checkpoint)
+        outputs = model({name: tf.constant(value) for name, value in inputs.items()})
+        return model, [outputs["masked_lm_logits"], outputs["sentence_order_logits"]]
+
+    _, expected = outputs(model_directory.restore_weights)
+    for changes in (
+        *({"parameter_sharing": sharing} for sharing in ("none", "attention", "ffn")),
+        {"num_hidden_groups": 3},
+    ):
+        model, found = outputs(model_directory.restore_to_each_layer, **changes)
+        assert len(model.encoder.blocks) == 3 * inner
+        for one, other in zip(found, expected):
+            np.testing.assert_array_equal(one, other)
+    # With as many layers as before, the model computes what it computed.
+    model = AlbertForPreTraining(shared.config)
+    model.create_variables()
+    model_directory.restore_to_each_layer(model, checkpoint)
+    for one, other in zip(model.variables, shared.variables):
+        np.testing.assert_array_equal(one, other)
