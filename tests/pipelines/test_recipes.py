@@ -100,10 +100,16 @@ def test_the_parts_of_the_night_follow_one_another():
     assert configs[1] == {**configs[0], "vocab_size": 16000}
     assert configs[2] == {**configs[1], "num_hidden_layers": 6}
     differing = {name for name in long if long[name] != cool[name]} - {"flagfile"}
-    assert differing == {"num_train_steps", "num_warmup_steps", "depth_schedule", "eval_steps"}
+    assert differing == {"num_train_steps", "learning_rate", "depth_schedule", "eval_steps"}
+    unshared = json.loads(
+        (PROJECT / "pipelines/recipes/night/six_unshared_layers.json").read_text()
+    )
+    assert unshared == {**configs[2], "parameter_sharing": "none"}
     config = AlbertConfig(**json.loads((PROJECT / cool["albert_config"]).read_text()))
     found = parse_depths(long["depth_schedule"], config, long["num_train_steps"])
-    assert found[-1] == (6000, config.num_hidden_layers)  # 64.flags says where it may stop
+    assert found[-1] == (6000, config.num_hidden_layers)  # 64.flags stops there
+    stopped = long["learning_rate"] * (1 - 6000 / long["num_train_steps"])
+    assert cool["learning_rate"] == pytest.approx(stopped)
     assert parse_depths(cool["depth_schedule"], config, 400) == [(0, config.num_hidden_layers)]
 
 
