@@ -60,10 +60,11 @@ class Evaluation:
     max_seq_length: int | None = setting(
         program.define_max_seq_length, "Default: as in the records.", None
     )
-    sentence_objective: str = setting(
+    sentence_objective: str | None = setting(
         flags.DEFINE_enum,
-        "Sentence objective to evaluate.",
-        "sop",
+        "Sentence objective to evaluate. Default: that of the run, or sop if run.json records no "
+        "objective.",
+        None,
         enum_values=list(SENTENCE_OBJECTIVES),
     )
     batch_size: int = setting(flags.DEFINE_integer, "Examples per batch.", 64, lower_bound=1)
@@ -86,7 +87,9 @@ def evaluate(settings: Evaluation) -> dict:
     model_dir, prefix = model_directory.find_checkpoint(settings.checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
     max_seq_length = settings.max_seq_length or manifest.max_seq_length
-    options = evaluation_options([manifest], max_seq_length, settings.sentence_objective)
+    trained = model_directory.recorded_settings(model_dir).get("sentence_objective", "sop")
+    objective = settings.sentence_objective or trained
+    options = evaluation_options([manifest], max_seq_length, objective)
     manifest.check(record_dir, tokenizer, options)
     if not manifest.splits[split].examples:
         raise UserError(

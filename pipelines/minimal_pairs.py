@@ -132,9 +132,10 @@ def main(_) -> None:
     if bool(FLAGS.published) != bool(FLAGS.published_columns):
         raise UserError("--published and --published_columns need each other: give both or neither")
     paths = files.match_files(FLAGS.input_file, "input_file")
-    tables = [*paths, FLAGS.published] if FLAGS.published else paths
-    outputs = [f"{FLAGS.output}.{ending}" for ending in ("json", "csv", "png")]
-    files.check_no_input("output", outputs, tables)
+    corpus = files.match_files(FLAGS.corpus, "corpus") if FLAGS.corpus else []
+    inputs = [*paths, *corpus, *([FLAGS.published] if FLAGS.published else [])]
+    outputs = [f"{FLAGS.output}.{suffix}" for suffix in ("json", "csv", "png")]
+    files.check_no_input("output", outputs, inputs)
     columns = settings_from_flags(Columns)
     pairs = read_pairs(paths, columns, FLAGS.pairs_per_group)
     groups = {pair.group for pair in pairs}
@@ -143,12 +144,13 @@ def main(_) -> None:
         published = read_published(
             FLAGS.published, FLAGS.published_columns, columns.group_column, groups
         )
-    print(f"{len(pairs):,} pairs of {len(groups):,} groups", flush=True)
-    model, model_dir = model_directory.load_for_pretraining(FLAGS.checkpoint)
+    _, checkpoint = model_directory.find_checkpoint(FLAGS.checkpoint)
+    print(f"{len(pairs):,} pairs of {len(groups):,} groups, scored by {checkpoint}", flush=True)
+    model, model_dir = model_directory.load_for_pretraining(checkpoint)
     tokenizer = AlbertTokenizer.load(model_dir)
     right, subsets = {}, {}
-    if FLAGS.corpus:
-        counts = count_words(files.match_files(FLAGS.corpus, "corpus"))
+    if corpus:
+        counts = count_words(corpus)
         sides = [pair.good for pair in pairs], [pair.bad for pair in pairs]
         right["words"] = _right(*(sum_log_frequencies(counts, side) for side in sides))
         words = [{*words_of(f"{pair.good} {pair.bad}")} for pair in pairs]
@@ -157,8 +159,8 @@ def main(_) -> None:
     scores, lengths = score(scorer, tokenizer, pairs)
     right["model"] = _right(*scores)
     subsets["equal_length"] = lengths[0] == lengths[1]
-    names = ("checkpoint", "input_file", "pairs_per_group", "masking", "corpus")
-    result = {name: FLAGS[name].value for name in names}
+    names = ("input_file", "pairs_per_group", "masking", "corpus")
+    result = {"checkpoint": checkpoint, **{name: FLAGS[name].value for name in names}}
     result |= figures(pairs, right, subsets, published)
     write_table(f"{FLAGS.output}.csv", scored_pairs(pairs, scores, lengths, columns))
     files.write_atomically(f"{FLAGS.output}.json", json.dumps(result, indent=2) + "\n")

@@ -112,6 +112,13 @@ def test_evaluation(work, model_dir, monkeypatch):
     monkeypatch.setattr(evaluate, "make_scoring", lambda *_: pytest.fail("evaluated again"))
     again = evaluate.evaluate(evaluate.Evaluation(**places))
     assert again == result and evaluate.report(again) in out
+    # By default, the sentence objective of the run is evaluated: an untrained head says nothing.
+    run_file = model_dir / "run.json"
+    recorded = run_file.read_text()
+    run_file.write_text(json.dumps({**json.loads(recorded), "sentence_objective": "none"}))
+    with pytest.raises(pytest.fail.Exception):
+        evaluate.evaluate(evaluate.Evaluation(**places))
+    run_file.write_text(recorded)
     # What another version found is found anew: it may lack a figure, or mean another.
     kept.write_text(json.dumps({**result, "code_version": "0.1.0"}))
     with pytest.raises(pytest.fail.Exception):

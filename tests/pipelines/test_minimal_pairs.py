@@ -84,7 +84,11 @@ def test_bad_input(tmp_path):
     _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
     assert "--published and --published_columns need each other" in error
     tables = [f"--input_file={tmp_path}/b.csv", f"--published={tmp_path}/p.csv"]
-    for flags in ([f"--input_file={tmp_path}/p.csv"], [*tables, "--published_columns=lstm"]):
+    for flags in (
+        [f"--input_file={tmp_path}/p.csv"],
+        [*tables, "--published_columns=lstm"],
+        [tables[0], f"--corpus={tmp_path}/p.csv"],
+    ):
         flags += ["--checkpoint=c", f"--output={tmp_path}/./p"]
         _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
         assert "p.csv' is an input file: choose another path" in error
@@ -189,6 +193,7 @@ def test_the_program(pretrained, tmp_path):
     equal = sum(good == bad for good, bad in zip(*lengths))
     assert result["mean"]["equal_length_pairs"] == equal < len(ROWS)
     assert out.count("pairs with equal numbers of pieces") == 4
+    assert result["checkpoint"].startswith(f"{pretrained}/checkpoints/ckpt-")
     assert result["input_file"] == table and result["pairs_per_group"] is None
     swapped = ["--good_column=sentence_bad", "--bad_column=sentence_good", "--masking=piece"]
     out, _ = run("pipelines.minimal_pairs", *flags, *swapped, "--pairs_per_group=1")
