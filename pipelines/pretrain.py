@@ -206,20 +206,20 @@ def pretrain(
         )
 
     def stage(first_step, depth):
-        step = _train_step(model, optimizer, settings, depth)
         rates = _rates(model, sources, options, depth, peak_flops_per_second)
         evaluate = None
         if loop.eval_steps:
             scored = functools.partial(model, num_hidden_layers=depth, hidden_states=True)
             score = make_scoring(strategy, scored, heldout, config.vocab_size, tokenizer.mask_id)
             evaluate = make_evaluation(score, baselines, loop.eval_steps)
-        return Stage(first_step, step, rates, evaluate)
+        return Stage(first_step, _train_step(model, optimizer, settings, depth), rates, evaluate)
 
     with run.hold(identity):
         run.save_model_files(config, tokenizer)
         if run.is_chief:
             _print_plan(run, model, sources, options, settings, initial)
-        TrainLoop(run, [stage(*depth) for depth in depths], dataset_fn, loop).train()
+        stages = [stage(*depth) for depth in depths]
+        TrainLoop(run, stages, dataset_fn, loop, settings.stop_step).train()
     if run.is_chief:
         _print_results(model_dir)
 
@@ -459,6 +459,7 @@ def _print_plan(
     layers = " -> ".join(str(depth) for _, depth in depths)
     parameters = sum(math.prod(variable.shape) for variable in model.variables)
     examples = settings.num_train_steps * settings.global_batch_size
+    stop = f"; stops at step {settings.stop_step:,}" if settings.stop_step else ""
     data = []
     for source in sources:
         available = source.manifest.splits["train"].examples
@@ -481,7 +482,7 @@ def _print_plan(
   data     {data}
 {settings.describe(run.strategy)}
   steps    {settings.num_train_steps:,} = {examples:,} examples; \
-{settings.num_warmup_steps:,} of warm-up to {settings.peak_learning_rate:.4g}""",
+{settings.num_warmup_steps:,} of warm-up to {settings.peak_learning_rate:.4g}{stop}""",
         flush=True,
     )
 

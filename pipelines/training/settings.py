@@ -207,6 +207,13 @@ class PretrainingSettings(TrainingSettings):
         None,
         lower_bound=0.0,
     )
+    stop_step: int | None = setting(
+        flags.DEFINE_integer,
+        "Stop at this step. The learning rate still follows --num_train_steps. Run the same "
+        "command with a later --stop_step, or without it, to continue.",
+        None,
+        lower_bound=1,
+    )
     depth_schedule: tuple[str, ...] = setting(
         flags.DEFINE_list,
         "Start with a shallow model and add layers during training. For example, 3,6:2000,12:5000 "
@@ -226,6 +233,12 @@ class PretrainingSettings(TrainingSettings):
         10_000,
         lower_bound=1,
     )
+
+    def identity(self) -> dict[str, Any]:
+        """See `TrainingSettings.identity`. A resumed run may have another `stop_step`."""
+        values = super().identity()
+        values.pop("stop_step", None)
+        return values
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
         """See `TrainingSettings.check`. Also refuses --unpad if XLA compiles the whole model."""

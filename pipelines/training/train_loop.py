@@ -53,6 +53,7 @@ class TrainLoop:
       dataset_fn: function of a first step and an input context that returns an infinite dataset:
         the batches of this host's replicas, starting at that step.
       loop: how often to log, save and evaluate.
+      stop_step: step at which to stop before the end of the last stage, or None.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class TrainLoop:
         stages: Sequence[Stage],
         dataset_fn: Callable[[int, tf.distribute.InputContext], tf.data.Dataset],
         loop: LoopSettings,
+        stop_step: int | None = None,
     ):
         self._run, self._stages, self._loop = run, stages, loop
         of_all = stages[0].train_step
         self._settings, self._objective = of_all.settings, of_all.objective
         self._optimizer = optimizer = of_all.optimizer
         self._num_train_steps = self._settings.num_train_steps
+        self._last_step = min(stop_step or self._num_train_steps, self._num_train_steps)
         self._allowed = loop.max_bad_batches
         # To resume: 1. Create all variables and slots, so that a checkpoint can be restored.
         with run.strategy.scope():
@@ -94,10 +97,10 @@ class TrainLoop:
             )
         )
         self._stop = StopRequest()
-        self._progress = Progress("training", self._num_train_steps, done=step)
+        self._progress = Progress("training", self._last_step, done=step)
 
     def train(self) -> None:
-        """Trains until settings.num_train_steps, early stopping or a signal.
+        """Trains until settings.num_train_steps, stop_step, early stopping or a signal.
 
         Raises:
           UserError: if loss or gradient is non-finite too often. The last checkpoint is kept.
@@ -106,13 +109,18 @@ class TrainLoop:
         ends = [stage.first_step for stage in self._stages[1:]] + [self._num_train_steps]
         with self._stop, self._progress:
             for stage, end in zip(self._stages, ends):
-                self._train_stage(stage, end)
-            if self._step < self._num_train_steps:
+                self._train_stage(stage, min(end, self._last_step))
+            if self._step < self._last_step:
                 self._save()
                 print(
                     f"stopped early at step {self._step:,}: "
                     f"{self._loop.early_stopping_evaluations} evaluations without a better "
                     f"{self._best_metric}"
+                )
+            elif self._step < self._num_train_steps:
+                print(
+                    f"stopped at step {self._step:,} of {self._num_train_steps:,} (--stop_step): "
+                    "run the same command with a later --stop_step, or without it, to continue"
                 )
             self._log.upload(last=True)
             # If a signal came after the last step, exit now: the caller's next work may take long.
@@ -213,7 +221,7 @@ class TrainLoop:
         self._checkpointer.save(self._step)
 
     def _is_due(self, every: int) -> bool:
-        return every > 0 and (self._step % every == 0 or self._step == self._num_train_steps)
+        return every > 0 and (self._step % every == 0 or self._step == self._last_step)
 
     def _check_finite(self, totals) -> int:
         """Returns the number of bad batches. Raises a UserError if there are too many."""

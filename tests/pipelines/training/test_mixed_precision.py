@@ -34,7 +34,7 @@ def test_resumes_in_the_same_bits(tmp_path, monkeypatch, precision):
     # The first steps of a float16 run have gradients beyond its range.
     monkeypatch.setattr(optimization.LossScale, "INITIAL", 2.0**22)
     whole = run(tmp_path / "whole", 14, dropout=0.3, mixed_precision=precision)
-    run(tmp_path / "parts", 14, stop_at=8, dropout=0.3, mixed_precision=precision)
+    run(tmp_path / "parts", 14, stop_step=8, dropout=0.3, mixed_precision=precision)
     resumed = run(tmp_path / "parts", 14, dropout=0.3, mixed_precision=precision)
     assert_equal_weights(whole, resumed)
     assert curves(tmp_path / "whole") == curves(tmp_path / "parts")

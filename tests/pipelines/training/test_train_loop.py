@@ -17,7 +17,12 @@ from pipelines.tasks.running import seed_run
 from pipelines.training import metrics_log
 from pipelines.training.objective import pretraining_objective
 from pipelines.training.run import Run
-from pipelines.training.settings import LoopSettings, TrainingSettings, precision
+from pipelines.training.settings import (
+    LoopSettings,
+    PretrainingSettings,
+    TrainingSettings,
+    precision,
+)
 from pipelines.training.train_loop import Stage, TrainLoop
 from pipelines.training.train_step import TrainStep
 from tests.builders import finetune, tiny_config
@@ -58,7 +63,7 @@ def batches(first_step, replica_batch_size):
 def run(
     model_dir,
     num_steps,
-    stop_at=None,
+    stop_step=None,
     strategy=None,
     dropout=0.0,
     dataset_fn=batches,
@@ -78,7 +83,7 @@ def run(
     replica_batch = GLOBAL_BATCH // strategy.num_replicas_in_sync
     tf.keras.utils.set_random_seed(3)
     config = tiny_config(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    settings = TrainingSettings(GLOBAL_BATCH, stop_at or num_steps, 2, 0.01, **options)
+    settings = TrainingSettings(GLOBAL_BATCH, num_steps, 2, 0.01, **options)
     with strategy.scope(), precision(settings.mixed_precision):
         model = AlbertForPreTraining(config, recompute=recompute)
         model.create_variables()
@@ -101,6 +106,7 @@ def run(
         [stage(*depth) for depth in depths],
         lambda step, _: dataset_fn(step, replica_batch),
         LoopSettings(every, every, **(loop or {})),
+        stop_step,
     ).train()
     return model
 
@@ -116,6 +122,17 @@ def test_stopped_and_resumed_ends_in_the_same_bits(nine_steps, tmp_path):
     assert [entry["step"] for entry in curves(tmp_path / "parts")] == [4, 8, 9]
     _, without = nine_steps
     assert np.abs(without.variables[0].numpy() - whole.variables[0].numpy()).max() > 1e-4
+
+
+def test_stop_step_saves_a_checkpoint_and_a_later_one_continues(nine_steps, tmp_path, capsys):
+    run(tmp_path, 9, stop_step=5)
+    assert "stopped at step 5 of 9 (--stop_step)" in capsys.readouterr().out
+    assert tf.train.latest_checkpoint(str(tmp_path / "checkpoints")).endswith("ckpt-5")
+    run(tmp_path, 9, stop_step=3)  # nothing is left to do
+    assert [entry["step"] for entry in curves(tmp_path)] == [4, 5]
+    assert_equal_weights(nine_steps[1], run(tmp_path, 9))
+    settings = [PretrainingSettings(6, 9, 2, 0.01, stop_step=step) for step in (None, 5)]
+    assert settings[0].identity() == settings[1].identity()
 
 
 def assert_equal_weights(a, b, **tolerance):
@@ -205,7 +222,7 @@ class TestSignal:
 def test_best_weights_stay_until_nothing_better_ends_the_run(tmp_path, capsys):
     """A restart remembers the best figure, and how many evaluations were no better."""
     options = {"every": 1, "loop": {"eval_steps": 1, "early_stopping_evaluations": 2}}
-    run(tmp_path, 40, stop_at=3, evaluations=[0.3, 0.5, 0.4], **options)
+    run(tmp_path, 40, stop_step=3, evaluations=[0.3, 0.5, 0.4], **options)
     run(tmp_path, 40, evaluations=[0.5], **options)
     assert "stopped early at step 4" in capsys.readouterr().out
     assert [entry["step"] for entry in curves(tmp_path)] == [1, 1, 2, 2, 3, 3, 4, 4]
@@ -227,10 +244,10 @@ def test_an_older_run_keeps_the_metric_of_its_best_weights(tmp_path):
     """Another metric has no values in the log, so any evaluation would be the best."""
     former = pretraining_objective().former_best_metric
     options = {"every": 1, "loop": {"eval_steps": 1}}
-    run(tmp_path, 4, stop_at=2, evaluations=[0.5, 0.4], evaluated=[former], **options)
+    run(tmp_path, 4, stop_step=2, evaluations=[0.5, 0.4], evaluated=[former], **options)
     options["evaluated"] = [former, "heldout_accuracy"]
-    run(tmp_path, 4, stop_at=2, evaluations=["none is asked for"], **options)
-    run(tmp_path, 4, stop_at=3, evaluations=[0.3], **options)
+    run(tmp_path, 4, stop_step=2, evaluations=["none is asked for"], **options)
+    run(tmp_path, 4, stop_step=3, evaluations=[0.3], **options)
     run(tmp_path, 4, evaluations=[0.45], **options)
     assert model_directory.find_checkpoint(str(tmp_path / "best"))[1].endswith("ckpt-1")
 
