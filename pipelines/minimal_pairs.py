@@ -2,12 +2,13 @@
 
 The model prefers the sentence with the higher pseudo-log-likelihood (see albert_tf/scoring.py).
 Prints how often it prefers the right sentence: for each group of pairs, and as means over the
-groups of each field and over all groups. All have 95 % intervals. A tie counts as one half, and
-chance is 50 %. Also prints the accuracy on pairs whose sentences have equal numbers of pieces. With
---corpus, also prints the accuracy of a baseline that uses only word frequencies, and the model's
-accuracy on pairs whose words all occur in the corpus. With --published, also prints the accuracies
-of other models. OUTPUT.json contains all results. OUTPUT.csv contains the pairs with their scores
-in nats and their numbers of pieces. OUTPUT.png is a chart with one bar per group.
+groups of each field and over all groups. All have 95 % intervals. Scores that differ by less than
+a millionth are a tie, which counts as one half. Chance is 50 %. Also prints the accuracy on pairs
+whose sentences have equal numbers of pieces. With --corpus, also prints the accuracy of a baseline
+that uses only word frequencies, and the model's accuracy on pairs whose words all occur in the
+corpus. With --published, also prints the accuracies of other models. OUTPUT.json contains all
+results. OUTPUT.csv contains the pairs with their scores in nats and their numbers of pieces.
+OUTPUT.png is a chart with one bar per group.
 
 In a .jsonl, .csv or .tsv file, each row is a pair (as in BLiMP). In a .txt file, a pair is two
 lines, with the wrong sentence first (as in Zorro). The name of a .txt file is the group, and the
@@ -62,6 +63,9 @@ FLAGS = flags.FLAGS
 # its score, so a pair with unequal numbers says more about the vocabulary than about grammar.
 _SUBSETS = {"known": "pairs of known words", "equal_length": "pairs with equal numbers of pieces"}
 
+# Columns of OUTPUT.csv, besides those of the pairs.
+_RESULTS = ("score_good", "score_bad", "pieces_good", "pieces_bad")
+
 
 class Pair(NamedTuple):
     """A right and a wrong sentence that differ in one point, and the names of group and field.
@@ -89,6 +93,14 @@ class Columns:
         "Column of the field's name, for means over the groups of each field. Default: none.",
         None,
     )
+
+    def __post_init__(self):
+        """Raises a UserError if a column has the name of a column of results."""
+        for flag, column in dataclasses.asdict(self).items():
+            if column in _RESULTS:
+                raise UserError(
+                    f"--{flag}={column}: OUTPUT.csv has results of this name: rename the column"
+                )
 
 
 def define_flags() -> None:
@@ -131,6 +143,8 @@ def main(_) -> None:
     """Runs the program with the values of its flags."""
     if bool(FLAGS.published) != bool(FLAGS.published_columns):
         raise UserError("--published and --published_columns need each other: give both or neither")
+    if not os.path.basename(FLAGS.output):
+        raise UserError(f"--output={FLAGS.output}: a directory; expected a path prefix")
     paths = files.match_files(FLAGS.input_file, "input_file")
     corpus = files.match_files(FLAGS.corpus, "corpus") if FLAGS.corpus else []
     inputs = [*paths, *corpus, *([FLAGS.published] if FLAGS.published else [])]
@@ -290,10 +304,7 @@ def scored_pairs(
         columns.group_column: [pair.group for pair in pairs],
         columns.good_column: [pair.good for pair in pairs],
         columns.bad_column: [pair.bad for pair in pairs],
-        "score_good": scores[0].tolist(),
-        "score_bad": scores[1].tolist(),
-        "pieces_good": lengths[0].tolist(),
-        "pieces_bad": lengths[1].tolist(),
+        **{name: values.tolist() for name, values in zip(_RESULTS, (*scores, *lengths))},
     }
 
 

@@ -24,7 +24,7 @@ import tensorflow as tf
 from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.storage import files
+from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.unreadable import refuse_unreadable
 
@@ -80,6 +80,8 @@ def find_checkpoint(path: str) -> tuple[str, str]:
             f"{path!r} is a model of Hugging Face's form: convert it by "
             "pipelines.convert_checkpoint, and give its --output_dir"
         )
+    if versions.newest_saved_model(path):
+        raise UserError(f"{path!r} is an export: give the model directory that it was made from")
     raise UserError(f"{path!r} holds no finished checkpoint: has its training begun?")
 
 

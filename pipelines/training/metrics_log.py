@@ -136,9 +136,13 @@ def read_metrics(model_dir: str) -> list[dict[str, float]]:
 
 
 def draw_curves(model_dir: str) -> str:
-    """Plots losses, accuracies, learning rate and gradient norm. Returns the path of the PNG."""
+    """Plots losses, accuracies, learning rate and gradient norm. Returns the path of the PNG.
+
+    A metric that was never logged has no panel.
+    """
     entries = read_metrics(model_dir)
-    panels = (
+    logged = {name.removeprefix("heldout_") for entry in entries for name in entry}
+    panels = [
         ("masked-LM loss, nats", "masked_lm_loss"),
         ("masked-LM accuracy", "masked_lm_accuracy"),
         ("sentence-order loss, nats", "sentence_order_loss"),
@@ -147,9 +151,13 @@ def draw_curves(model_dir: str) -> str:
         ("order accuracy: inside documents", "inside_accuracy"),
         ("learning rate", "learning_rate"),
         ("gradient norm", "gradient_norm"),
-    )
-    figure = pictures.new_figure(17, 7)
-    axes = figure.subplots(2, 4)
+    ]
+    panels = [(title, name) for title, name in panels if name in logged]
+    columns = max(1, math.ceil(len(panels) / 2))
+    figure = pictures.new_figure(4.25 * columns, 7)
+    axes = figure.subplots(2, columns, squeeze=False)
+    for axis in axes.T.flat[len(panels) :]:
+        axis.set_axis_off()
     for axis, (title, name) in zip(axes.T.flat, panels):
         styles = {name: "-", f"heldout_{name}": "o-"}
         if name.startswith("masked_lm"):

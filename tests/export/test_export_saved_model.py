@@ -185,7 +185,7 @@ def test_a_checkpoint_is_opened_as_what_it_is(model_dir, make_module, tmp_path):
 def test_layers_and_length_are_those_of_training(model_dir, tmp_path, monkeypatch, capsys):
     """Of a checkpoint that a growing model wrote, with its first layers."""
     trained = shutil.copytree(model_dir, tmp_path / "trained")
-    run = {"depth_schedule": ["1", "2:9"], "max_seq_length": 24}
+    run = {"depth_schedule": ["1", "2:9"], "max_seq_length": 24, "sentence_objective": "none"}
     (trained / "run.json").write_text(json.dumps(run))
     ids = tf.constant([[2, 9, 7, 3]])
     shallow = model_directory.load_for_pretraining(str(trained))[0]
@@ -198,6 +198,8 @@ def test_layers_and_length_are_those_of_training(model_dir, tmp_path, monkeypatc
         module, out = modules.pop(), capsys.readouterr().out
         assert module.max_seq_length == used
         assert ("warning" in out) == ("at most 24 pieces" in out) == (used > 24)
+        assert "not trained by this run (--sentence_objective=none): pooled_output" in out
+        assert ("in_order_probability, sop_log_probs;" in out) == (kind is None)
         asset = module.config_file.asset_path.numpy().decode()
         assert AlbertConfig.read(asset).num_hidden_layers == 1
         np.testing.assert_allclose(module.encoder(ids)["pooled_output"], expected, atol=1e-5)
@@ -217,12 +219,15 @@ def test_an_export_is_not_made_a_second_time(exported, model_dir, tmp_path, caps
         export(checkpoint=str(model_dir), output=str(exported.parent), version=1)
 
 
-def test_another_export_gets_the_next_version(exported, model_dir, tmp_path, stub, unverified):
+def test_another_export_gets_the_next_version(
+    exported, model_dir, tmp_path, stub, unverified, capsys
+):
     output = tmp_path / "exports"
     shutil.copytree(exported, output / "4")
     (output / "notes").mkdir()
     arguments = {"checkpoint": str(model_dir), "output": str(output)}
     export(**arguments, max_seq_length=MAX_SEQ_LENGTH - 1)
+    assert "not trained" not in capsys.readouterr().out
     for _ in range(2):
         made = export(**arguments, max_seq_length=MAX_SEQ_LENGTH, precision="bfloat16")
     assert made == str(output / "6") and provenance(output / "6")["precision"] == "bfloat16"
@@ -230,6 +235,13 @@ def test_another_export_gets_the_next_version(exported, model_dir, tmp_path, stu
     with pytest.raises(ValueError, match="no SavedModel"):
         ask(saved_model=str(output / "notes"), texts=["a"])
     assert versions.existing(str(tmp_path / "absent")) == []
+
+
+@pytest.mark.parametrize("is_version", [True, False])
+def test_an_export_is_no_checkpoint(exported, is_version):
+    path = exported if is_version else exported.parent
+    with pytest.raises(ValueError, match="is an export: give the model directory"):
+        model_directory.find_checkpoint(str(path))
 
 
 def test_every_reader_accepts_versions_and_their_directory(exported, tmp_path):

@@ -80,9 +80,15 @@ def test_bad_input(tmp_path):
         (tmp_path / "p.csv").write_text(content)
         with pytest.raises(ValueError, match=message):
             minimal_pairs.read_published(str(tmp_path / "p.csv"), ["lstm"], "UID", {"x", "y"})
-    flags = ["--checkpoint=c", "--input_file=i", "--output=o", "--published=p"]
-    _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
-    assert "--published and --published_columns need each other" in error
+    for flags, message in (
+        (["--output=o", "--published=p"], "--published and --published_columns need each other"),
+        ([f"--output={tmp_path}/"], f"--output={tmp_path}/: a directory; expected a path prefix"),
+    ):
+        flags += ["--checkpoint=c", "--input_file=i"]
+        _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
+        assert message in error
+    with pytest.raises(ValueError, match="--good_column=score_good: OUTPUT"):
+        Columns(good_column="score_good")
     tables = [f"--input_file={tmp_path}/b.csv", f"--published={tmp_path}/p.csv"]
     for flags in (
         [f"--input_file={tmp_path}/p.csv"],

@@ -328,3 +328,17 @@ def test_bad_batches_of_fine_tuning_without_a_dev_set(table, pretrained, tmp_pat
     assert "dev" not in results
     assert (tmp_path / "seed_1/predictions/test_predictions.tsv").exists()
     assert not (tmp_path / "seed_1/best").exists()
+
+
+def test_curves_have_a_panel_for_each_logged_metric(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(metrics_log.pictures, "write", lambda figure, _: drawn.append(figure))
+    entry = {"step": 1, "masked_lm_loss": 3.0, "heldout_masked_lm_accuracy": 0.2}
+    of_order = {"sentence_order_loss": 0.7}
+    for entries in ([], [entry], [entry, {**entry, **of_order}]):
+        lines = "".join(json.dumps(entry) + "\n" for entry in entries)
+        (tmp_path / "metrics.jsonl").write_text(lines)
+        metrics_log.draw_curves(str(tmp_path))
+    titles = [{axis.get_title() for axis in figure.axes if axis.axison} for figure in drawn]
+    of_masked_lm = {"masked-LM loss, nats", "masked-LM accuracy"}
+    assert titles == [set(), of_masked_lm, {*of_masked_lm, "sentence-order loss, nats"}]
