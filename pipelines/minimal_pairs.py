@@ -2,13 +2,13 @@
 
 The model prefers the sentence with the higher pseudo-log-likelihood (see albert_tf/scoring.py).
 Prints how often it prefers the right sentence: for each group of pairs, and as means over the
-groups of each field and over all groups. All have 95 % intervals. Scores that differ by less than
-a millionth are a tie, which counts as one half. Chance is 50 %. Also prints the accuracy on pairs
-whose sentences have equal numbers of pieces. With --corpus, also prints the accuracy of a baseline
-that uses only word frequencies, and the model's accuracy on pairs whose words all occur in the
-corpus. With --published, also prints the accuracies of other models. OUTPUT.json contains all
-results. OUTPUT.csv contains the pairs with their scores in nats and their numbers of pieces.
-OUTPUT.png is a chart with one bar per group.
+groups of each field and over all groups. All have 95 % intervals. Scores that differ by at most
+a millionth of their value are a tie, which counts as one half. Chance is 50 %. Also prints the
+accuracy on pairs whose sentences have equal numbers of pieces. With --corpus, also prints the
+accuracy of a baseline that uses only word frequencies, and the model's accuracy on pairs whose
+words all occur in the corpus. With --published, also prints the accuracies of other models.
+OUTPUT.json contains all results. OUTPUT.csv contains the pairs with their scores in nats and their
+numbers of pieces. OUTPUT.png is a chart with one bar per group.
 
 In a .jsonl, .csv or .tsv file, each row is a pair (as in BLiMP). In a .txt file, a pair is two
 lines, with the wrong sentence first (as in Zorro). The name of a .txt file is the group, and the
@@ -99,7 +99,8 @@ class Columns:
         for flag, column in dataclasses.asdict(self).items():
             if column in _RESULTS:
                 raise UserError(
-                    f"--{flag}={column}: OUTPUT.csv has results of this name: rename the column"
+                    f"--{flag}={column}: OUTPUT.csv has results of this name: rename "
+                    "the column in the table, and give its new name"
                 )
 
 
@@ -144,7 +145,10 @@ def main(_) -> None:
     if bool(FLAGS.published) != bool(FLAGS.published_columns):
         raise UserError("--published and --published_columns need each other: give both or neither")
     if not os.path.basename(FLAGS.output):
-        raise UserError(f"--output={FLAGS.output}: a directory; expected a path prefix")
+        raise UserError(
+            f"--output={FLAGS.output}: no file name at its end; expected a path prefix, such as "
+            f"{FLAGS.output}pairs"
+        )
     paths = files.match_files(FLAGS.input_file, "input_file")
     corpus = files.match_files(FLAGS.corpus, "corpus") if FLAGS.corpus else []
     inputs = [*paths, *corpus, *([FLAGS.published] if FLAGS.published else [])]

@@ -31,6 +31,7 @@ import functools
 import math
 import os
 from collections.abc import Sequence
+from itertools import starmap
 from typing import Any
 
 import tensorflow as tf
@@ -173,7 +174,7 @@ def pretrain(
     strategy: tf.distribute.Strategy,
     peak_flops_per_second: float | None = None,
 ) -> None:
-    """Pre-trains until settings.num_train_steps. Resumes from a checkpoint in `model_dir`, if any.
+    """Pre-trains to the last step or stop_step. Resumes from a checkpoint in `model_dir`, if any.
 
     Call `check_sources` first. `options.seed` is the seed for data order, splits and masks. Without
     `peak_flops_per_second`, the total of all devices, FLOPs utilisation is not logged.
@@ -194,7 +195,8 @@ def pretrain(
     identity = _identity(config, init_weights, sources, options, settings, loop)
     identity.update(origin_of(model_dir, initial.checkpoint))
     # max_bad_batches must be equal on all hosts, but a resumed run may increase it.
-    run = Run(strategy, model_dir, {**identity, "max_bad_batches": loop.max_bad_batches})
+    on_all_hosts = {"max_bad_batches": loop.max_bad_batches, "stop_step": settings.stop_step}
+    run = Run(strategy, model_dir, {**identity, **on_all_hosts})
 
     dataset_fn = functools.partial(
         pretraining_dataset, sources, options, tokenizer, settings.global_batch_size
@@ -218,8 +220,7 @@ def pretrain(
         run.save_model_files(config, tokenizer)
         if run.is_chief:
             _print_plan(run, model, sources, options, settings, initial)
-        stages = [stage(*depth) for depth in depths]
-        TrainLoop(run, stages, dataset_fn, loop, settings.stop_step).train()
+        TrainLoop(run, [*starmap(stage, depths)], dataset_fn, loop, settings.stop_step).train()
     if run.is_chief:
         _print_results(model_dir)
 
@@ -459,7 +460,8 @@ def _print_plan(
     layers = " -> ".join(str(depth) for _, depth in depths)
     parameters = sum(math.prod(variable.shape) for variable in model.variables)
     examples = settings.num_train_steps * settings.global_batch_size
-    stop = f"; stops at step {settings.stop_step:,}" if settings.stop_step else ""
+    last = settings.stop_step or settings.num_train_steps
+    stop = f"; stops at step {last:,}" if last < settings.num_train_steps else ""
     data = []
     for source in sources:
         available = source.manifest.splits["train"].examples

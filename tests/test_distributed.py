@@ -102,6 +102,7 @@ def test_sigterm_to_one_worker_stops_both_at_one_step(work, one_device):
     ("of_both", "of_second", "messages"),
     [
         ("", "--num_warmup_steps=5", ["the hosts of this run do not agree"] * 2),
+        ("", "--stop_step=100", ["the hosts of this run do not agree"] * 2),
         # A model directory that is not shared and so stands at another step.
         ("", "--model_dir={work}/elsewhere", ["the hosts of this run do not agree"] * 2),
         # The chief refuses it before the hosts meet; the other waits for it and must not hang.

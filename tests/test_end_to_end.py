@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -74,6 +75,21 @@ def test_a_budget_becomes_steps_that_stay(work, tmp_path, pretraining_flags, mon
     FLAGS(["", *given, "--max_bad_batches=2"])
     pretrain.main([])
     assert log(tmp_path / "run") == entries
+
+
+def test_the_stop_step_is_no_part_of_a_run(work, tmp_path, pretraining_flags, monkeypatch, capsys):
+    """test_train_loop.py shows what the training loop makes of it."""
+    loop = Mock()
+    monkeypatch.setattr(pretrain, "TrainLoop", loop)
+    monkeypatch.setattr(pretrain, "_print_results", lambda _: None)
+    for stop in (4, None, 30, 31):
+        given = [f"--stop_step={stop}"] if stop else []
+        FLAGS(["", *pretrain_flags(work, tmp_path / "run"), *given])
+        pretrain.main([])
+        assert loop.call_args.args[-1] == stop
+        assert loop.call_args.args[0].settings["stop_step"] == stop  # compared with other hosts
+        assert ("stops at step 4" in capsys.readouterr().out) == (stop == 4)
+        FLAGS["stop_step"].unparse()
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ class TrainLoop:
       dataset_fn: function of a first step and an input context that returns an infinite dataset:
         the batches of this host's replicas, starting at that step.
       loop: how often to log, save and evaluate.
-      stop_step: step at which to stop before the end of the last stage, or None.
+      stop_step: step at which to stop before the end of the last stage, or None. A step beyond the
+        end has no effect. Raises a UserError if the newest checkpoint is of a later step.
     """
 
     def __init__(
@@ -82,6 +83,11 @@ class TrainLoop:
         check_hosts_agree(run.strategy, step, run.settings)
         if step:
             print(f"resuming from step {step:,}", flush=True)
+        if step > self._last_step:
+            raise UserError(
+                f"--stop_step={stop_step}: {run.model_dir!r} is at step {step} already: give a "
+                "later step"
+            )
         # 3. Delete later log entries. The remaining entries contain the best metric so far.
         self._log = MetricsLog(run.model_dir, step, writes=run.is_chief)
         self._best_metric = self._objective.best_metric
@@ -110,7 +116,7 @@ class TrainLoop:
         with self._stop, self._progress:
             for stage, end in zip(self._stages, ends):
                 self._train_stage(stage, min(end, self._last_step))
-            if self._step < self._last_step:
+            if self._step < self._num_train_steps and _is_over(self._best_values(), self._loop):
                 self._save()
                 print(
                     f"stopped early at step {self._step:,}: "
@@ -135,8 +141,8 @@ class TrainLoop:
             if self._step == end or _is_over(self._best_values(), loop):
                 return
             # Loops end at multiples of steps_per_loop, so a resumed run logs the same sums. If a
-            # signal ends a loop early, its log entry is split into two. The final weights stay
-            # the same, bit for bit.
+            # signal or stop_step ends a loop early, its log entry is split into two. The final
+            # weights stay the same, bit for bit.
             loop_end = self._step - self._step % loop.steps_per_loop + loop.steps_per_loop
             started = time.monotonic()
             totals = run_steps(
@@ -152,7 +158,8 @@ class TrainLoop:
             scalars = self._scalars(totals, stage, seconds)
             self._log.write(self._step, scalars)
             self._progress.update(self._step, _line(scalars))
-            if totals["stop"] or self._is_due(loop.save_checkpoint_steps):
+            is_last = self._step == self._last_step
+            if totals["stop"] or is_last or self._is_due(loop.save_checkpoint_steps):
                 self._save()
             if totals["stop"]:
                 self._leave()
@@ -221,7 +228,7 @@ class TrainLoop:
         self._checkpointer.save(self._step)
 
     def _is_due(self, every: int) -> bool:
-        return every > 0 and (self._step % every == 0 or self._step == self._last_step)
+        return every > 0 and (self._step % every == 0 or self._step == self._num_train_steps)
 
     def _check_finite(self, totals) -> int:
         """Returns the number of bad batches. Raises a UserError if there are too many."""

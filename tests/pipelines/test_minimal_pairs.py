@@ -82,7 +82,7 @@ def test_bad_input(tmp_path):
             minimal_pairs.read_published(str(tmp_path / "p.csv"), ["lstm"], "UID", {"x", "y"})
     for flags, message in (
         (["--output=o", "--published=p"], "--published and --published_columns need each other"),
-        ([f"--output={tmp_path}/"], f"--output={tmp_path}/: a directory; expected a path prefix"),
+        ([f"--output={tmp_path}/"], "no file name at its end; expected a path prefix, such as"),
     ):
         flags += ["--checkpoint=c", "--input_file=i"]
         _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
