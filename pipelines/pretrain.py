@@ -194,7 +194,7 @@ def pretrain(
     init_weights = _restore_initial_weights(model, initial, model_dir, heldout_split)
     identity = _identity(config, init_weights, sources, options, settings, loop)
     identity.update(origin_of(model_dir, initial.checkpoint))
-    # max_bad_batches must be equal on all hosts, but a resumed run may increase it.
+    # These must be equal on all hosts, but a resumed run may change them.
     on_all_hosts = {"max_bad_batches": loop.max_bad_batches, "stop_step": settings.stop_step}
     run = Run(strategy, model_dir, {**identity, **on_all_hosts})
 

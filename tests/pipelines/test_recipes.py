@@ -107,7 +107,7 @@ def test_the_parts_of_the_night_follow_one_another():
     assert unshared == {**configs[2], "parameter_sharing": "none"}
     config = AlbertConfig(**json.loads((PROJECT / cool["albert_config"]).read_text()))
     found = parse_depths(long["depth_schedule"], config, long["num_train_steps"])
-    assert found[-1] == (6000, config.num_hidden_layers)  # where a user stops it
+    assert found[-1] == (6000, config.num_hidden_layers)  # --stop_step in README
     stopped = long["learning_rate"] * (1 - 6000 / long["num_train_steps"])
     assert cool["learning_rate"] == pytest.approx(stopped)
     assert parse_depths(cool["depth_schedule"], config, 400) == [(0, config.num_hidden_layers)]
