@@ -28,7 +28,7 @@ import sys
 
 import wrapt
 
-__version__ = "0.22.0"
+__version__ = "0.22.1"
 
 _MODULES = {
     "AlbertConfig": "config",

@@ -35,7 +35,6 @@ import tensorflow as tf
 from absl import flags, logging
 
 import albert_tf
-from albert_tf.checkpoints import model_directory
 from albert_tf.jobs import job_directory, processor, program
 from albert_tf.jobs.decision import AS_TRAINED, Decision, decided
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
@@ -43,8 +42,8 @@ from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from . import signatures
 from .ask import flags_of
-from .kinds import MODULES, PRETRAINING
-from .loading import load_module, open_checkpoint
+from .kinds import MODULES
+from .loading import load_module, open_checkpoint, untrained_outputs
 from .modules.serving_module import ServedCheckpoint, ServingModule
 from .preprocessor import PREPROCESSOR_DIR
 from .verify import BFLOAT16_TOLERANCE, verify
@@ -156,30 +155,18 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
         f"  to {final}: {tokenizer.vocab_size:,} pieces, "
         f"{'lower case' if tokenizer.do_lower_case else 'case kept'}, "
         f"texts up to {served.max_seq_length} pieces{settings}\n"
-        f"  products in {processor.describe(precision, '--precision=bfloat16')}"
-        f"{_untrained_outputs(served)}",
+        f"  products in {processor.describe(precision, '--precision=bfloat16')}",
         flush=True,
     )
+    table = MODULES[served.kind].table.values()
+    outputs = {name for signature in table for name in signature.outputs}
+    if untrained := untrained_outputs(served, outputs):
+        print(f"  {untrained}; use mean_pooled_output as embedding", flush=True)
     module, exact = load_module(served), None
     if precision == "bfloat16":
         exact = load_module(dataclasses.replace(served, precision="float32"))
     _publish(module, exact, provenance, final)
     return final
-
-
-def _untrained_outputs(served: ServedCheckpoint) -> str:
-    """Returns a line that names the outputs that a run of masked LM alone did not train, or ""."""
-    # The run.json of a fine-tuned model has no sentence objective.
-    settings = model_directory.recorded_settings(served.model_dir)
-    if settings.get("sentence_objective") != "none":
-        return ""
-    names = ["pooled_output"]
-    if served.kind == PRETRAINING:
-        names += ["in_order_probability", "sop_log_probs"]
-    return (
-        f"\n  not trained by this run (--sentence_objective=none): {', '.join(names)}; use "
-        "mean_pooled_output as embedding"
-    )
 
 
 def _publish(

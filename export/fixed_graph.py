@@ -27,7 +27,7 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import FEATURES, model_inputs
 from .kinds import ENCODER, MODULES, PRETRAINING
-from .loading import load_module, open_checkpoint
+from .loading import load_module, open_checkpoint, untrained_outputs
 from .modules.serving_module import ServedCheckpoint, ServingModule
 
 
@@ -118,6 +118,8 @@ def write(
     print(f"{output}: {module.served.kind}{form}, {size}")
     for name, difference in found.items():
         print(f"  {name}: at most {difference:.1e} from the model's own")
+    if untrained := untrained_outputs(module.served, found):
+        print(f"  {untrained}")
 
 
 def description(served: ServedCheckpoint, output: str) -> dict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 
 import tensorflow as tf
 
@@ -17,6 +18,9 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .kinds import ENCODER, MODULES, PRETRAINING
 from .modules.serving_module import ServedCheckpoint, ServingModule
+
+# Outputs of the pooler and of the sentence-order head.
+_OF_SENTENCES = ("pooled_output", "in_order_probability", "sop_log_probs")
 
 
 def open_checkpoint(
@@ -90,3 +94,16 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
         build_parts(width, model)
         model.set_weights(full.get_weights())
     return MODULES[served.kind](model, served)
+
+
+def untrained_outputs(served: ServedCheckpoint, outputs: Container[str]) -> str:
+    """Returns a text with the names in `outputs` that a run of masked LM alone did not train.
+
+    The text is empty if the run trained all of them.
+    """
+    # The run.json of a fine-tuned model has no sentence objective.
+    settings = model_directory.recorded_settings(served.model_dir)
+    names = ", ".join(name for name in _OF_SENTENCES if name in outputs)
+    if settings.get("sentence_objective") != "none" or not names:
+        return ""
+    return f"not trained by this run (--sentence_objective=none): {names}"

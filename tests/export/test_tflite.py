@@ -58,6 +58,24 @@ def test_a_pretrained_model_and_beams_have_the_graph_of_their_encoder(modules):
         fixed_graph.load(modules[BEAMS].served.model_dir, "question_answering")
 
 
+@pytest.mark.parametrize(
+    ("kind", "untrained"), [(None, "pooled_output"), ("pretraining", "sop_log_probs")]
+)
+def test_outputs_that_masked_lm_alone_did_not_train_are_named(
+    kind, untrained, model_dir, tmp_path, capsys
+):
+    trained = shutil.copytree(model_dir, tmp_path / "trained")
+    ids = dict(zip(FEATURES, (IDS, MASK, MASK)))
+    for objective in ("sop", "none"):
+        run = {"sentence_objective": objective, "max_seq_length": LENGTH}
+        (trained / "run.json").write_text(json.dumps(run))
+        module = fixed_graph.load(str(trained), kind)
+        found = dict.fromkeys(fixed_graph.answer(module, ids), 0.0)
+        fixed_graph.write(module, str(tmp_path / "m.onnx"), b"", found, "")
+        line = f"  not trained by this run (--sentence_objective=none): {untrained}\n"
+        assert (line in capsys.readouterr().out) == (objective == "none")
+
+
 def test_answers_that_are_not_finite_are_refused(modules, tmp_path):
     module = fixed_graph.load(modules["classifier"].served.model_dir, None)
     nan = {"probabilities": np.full([3, 3], np.nan, np.float32)}
