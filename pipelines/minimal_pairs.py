@@ -2,13 +2,13 @@
 
 The model prefers the sentence with the higher pseudo-log-likelihood (see albert_tf/scoring.py).
 Prints how often it prefers the right sentence: for each group of pairs, and as means over the
-groups of each field and over all groups. All have 95 % intervals. Scores that differ by at most
-a millionth of their value are a tie, which counts as one half. Chance is 50 %. Also prints the
-accuracy on pairs whose sentences have equal numbers of pieces. With --corpus, also prints the
-accuracy of a baseline that uses only word frequencies, and the model's accuracy on pairs whose
-words all occur in the corpus. With --published, also prints the accuracies of other models.
-OUTPUT.json contains all results. OUTPUT.csv contains the pairs with their scores in nats and their
-numbers of pieces. OUTPUT.png is a chart with one bar per group.
+groups of each field, over all fields and over all groups. All have 95 % intervals. Scores that
+differ by at most a millionth of their value are a tie, which counts as one half. Chance is 50 %.
+Also prints the accuracy on pairs whose sentences have equal numbers of pieces. With --corpus, also
+prints the accuracy of a baseline that uses only word frequencies, and the model's accuracy on pairs
+whose words all occur at least twice in the corpus. With --published, also prints the accuracies of
+other models. OUTPUT.json contains all results. OUTPUT.csv contains the pairs with their scores in
+nats and their numbers of pieces. OUTPUT.png is a chart with one bar per group.
 
 In a .jsonl, .csv or .tsv file, each row is a pair (as in BLiMP). In a .txt file, a pair is two
 lines, with the wrong sentence first (as in Zorro). The name of a .txt file is the group, and the
@@ -62,6 +62,9 @@ FLAGS = flags.FLAGS
 # Subsets of pairs that have accuracies of their own. The more pieces a sentence has, the lower is
 # its score, so a pair with unequal numbers says more about the vocabulary than about grammar.
 _SUBSETS = {"known": "pairs of known words", "equal_length": "pairs with equal numbers of pieces"}
+
+# A word of the corpus is known from this count on, as in BabyLM's version of BLiMP.
+_KNOWN_COUNT = 2
 
 # Columns of OUTPUT.csv, besides those of the pairs.
 _RESULTS = ("score_good", "score_bad", "pieces_good", "pieces_bad")
@@ -172,7 +175,8 @@ def main(_) -> None:
         sides = [pair.good for pair in pairs], [pair.bad for pair in pairs]
         right["words"] = _right(*(sum_log_frequencies(counts, side) for side in sides))
         words = [{*words_of(f"{pair.good} {pair.bad}")} for pair in pairs]
-        subsets["known"] = np.array([bool(found) and found <= counts.keys() for found in words])
+        known = {word for word, count in counts.items() if count >= _KNOWN_COUNT}
+        subsets["known"] = np.array([bool(found) and found <= known for found in words])
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
     scores, lengths = score(scorer, tokenizer, pairs)
     right["model"] = _right(*scores)
@@ -367,9 +371,9 @@ def figures(
     subsets: Mapping[str, np.ndarray] | None = None,
     published: dict[str, dict[str, float]] | None = None,
 ) -> dict:
-    """Computes the accuracies of each group, of each field and of all groups.
+    """Computes the accuracies of each group, of each field, of all fields and of all groups.
 
-    The accuracy of several groups is the mean of their accuracies.
+    The accuracy of several groups or fields is the mean of their accuracies.
 
     Args:
       pairs: the pairs. Groups without a field count for no field.
@@ -380,7 +384,8 @@ def figures(
       published: the result of `read_published`.
 
     Returns:
-      {"mean": accuracies, "fields": {field: accuracies}, "groups": {group: accuracies}}.
+      {"mean": accuracies, "fields": {field: accuracies}, "groups": {group: accuracies}}. If there
+      are fields, also "mean_of_fields", the mean of their accuracies.
     """
     names = np.array([pair.group for pair in pairs])
     # A group may come from several files, some of which name no field.
@@ -407,11 +412,14 @@ def figures(
         for name in dict.fromkeys(fields.values())
         if name is not None
     }
-    return {"mean": _mean([*groups.values()]), "fields": of_fields, "groups": groups}
+    result = {"mean": _mean([*groups.values()]), "fields": of_fields, "groups": groups}
+    if of_fields:
+        result["mean_of_fields"] = _mean([*of_fields.values()])
+    return result
 
 
 def _mean(groups: Sequence[dict]) -> dict:
-    """Returns the mean accuracies of groups, and sums of their numbers of pairs."""
+    """Returns the mean accuracies of groups or fields, and sums of their numbers of pairs."""
     mean = {
         name: sum(values[name] for values in groups)
         for name in ("pairs", *(f"{name}_pairs" for name in _SUBSETS))
@@ -446,6 +454,8 @@ def report(result: dict) -> str:
     parts = [*result["groups"].items()]
     if len(parts) > 1:
         parts += [(f"field {field}", values) for field, values in result["fields"].items()]
+        if len(result["fields"]) > 1:
+            parts.append(("mean of the fields", result["mean_of_fields"]))
         parts.append(("mean of the groups", result["mean"]))
     width = max(len(name) for name, _ in parts)
     return "\n".join(f"  {name:{width}}  {_line(values)}" for name, values in parts)
