@@ -161,7 +161,11 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
     table = MODULES[served.kind].table.values()
     outputs = {name for signature in table for name in signature.outputs}
     if untrained := untrained_outputs(served, outputs):
-        print(f"  {untrained}; use mean_pooled_output as embedding", flush=True)
+        print(
+            f"  not trained by the last run (--sentence_objective=none): {', '.join(untrained)}; "
+            "use mean_pooled_output as embedding",
+            flush=True,
+        )
     module, exact = load_module(served), None
     if precision == "bfloat16":
         exact = load_module(dataclasses.replace(served, precision="float32"))

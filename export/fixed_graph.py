@@ -101,7 +101,10 @@ def differences(
 def write(
     module: ServingModule, output: str, data: bytes, found: dict[str, float], form: str
 ) -> None:
-    """Writes all files of an export; prints the kind, `form`, size and differences `found`."""
+    """Writes all files of an export; prints the kind, `form`, size and differences `found`.
+
+    Also names the outputs that were not trained (see loading.untrained_outputs).
+    """
     if not all(map(math.isfinite, found.values())):
         raise UserError(
             f"{module.served.checkpoint!r}{form} gives answers that are not finite: export another "
@@ -119,7 +122,8 @@ def write(
     for name, difference in found.items():
         print(f"  {name}: at most {difference:.1e} from the model's own")
     if untrained := untrained_outputs(module.served, found):
-        print(f"  {untrained}")
+        names = ", ".join(untrained)
+        print(f"  not trained by the last run (--sentence_objective=none): {names}")
 
 
 def description(served: ServedCheckpoint, output: str) -> dict:

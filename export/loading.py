@@ -20,7 +20,7 @@ from .kinds import ENCODER, MODULES, PRETRAINING
 from .modules.serving_module import ServedCheckpoint, ServingModule
 
 # Outputs of the pooler and of the sentence-order head.
-_OF_SENTENCES = ("pooled_output", "in_order_probability", "sop_log_probs")
+_SENTENCE_OUTPUTS = ("pooled_output", "in_order_probability", "sop_log_probs")
 
 
 def open_checkpoint(
@@ -96,14 +96,13 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
     return MODULES[served.kind](model, served)
 
 
-def untrained_outputs(served: ServedCheckpoint, outputs: Container[str]) -> str:
-    """Returns a text with the names in `outputs` that a run of masked LM alone did not train.
+def untrained_outputs(served: ServedCheckpoint, outputs: Container[str]) -> list[str]:
+    """Returns the names in `outputs` that a pre-training run of masked LM alone did not train.
 
-    The text is empty if the run trained all of them.
+    Knows only runs of pipelines.pretrain, not models that were fine-tuned or converted after such a
+    run.
     """
-    # The run.json of a fine-tuned model has no sentence objective.
     settings = model_directory.recorded_settings(served.model_dir)
-    names = ", ".join(name for name in _OF_SENTENCES if name in outputs)
-    if settings.get("sentence_objective") != "none" or not names:
-        return ""
-    return f"not trained by this run (--sentence_objective=none): {names}"
+    if settings.get("sentence_objective") != "none":
+        return []
+    return [name for name in _SENTENCE_OUTPUTS if name in outputs]

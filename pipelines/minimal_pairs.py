@@ -2,11 +2,11 @@
 
 The model prefers the sentence with the higher pseudo-log-likelihood (see albert_tf/scoring.py).
 Prints how often it prefers the right sentence: for each group of pairs, and as means over the
-groups of each field, over all fields and over all groups. All have 95 % intervals. Scores that
-differ by at most a millionth of their value are a tie, which counts as one half. Chance is 50 %.
-Also prints the accuracy on pairs whose sentences have equal numbers of pieces. With --corpus, also
-prints the accuracy of a baseline that uses only word frequencies, and the model's accuracy on pairs
-whose words all occur at least twice in the corpus. With --published, also prints the accuracies of
+groups of each field and over all groups. All have 95 % intervals. Scores that differ by at most
+a millionth of their value are a tie, which counts as one half. Chance is 50 %. Also prints the
+accuracy on pairs whose sentences have equal numbers of pieces. With --corpus, also prints the
+accuracy of a baseline that uses only word frequencies, and the model's accuracy on pairs of known
+words, which occur at least twice in the corpus. With --published, also prints the accuracies of
 other models. OUTPUT.json contains all results. OUTPUT.csv contains the pairs with their scores in
 nats and their numbers of pieces. OUTPUT.png is a chart with one bar per group.
 
@@ -63,7 +63,8 @@ FLAGS = flags.FLAGS
 # its score, so a pair with unequal numbers says more about the vocabulary than about grammar.
 _SUBSETS = {"known": "pairs of known words", "equal_length": "pairs with equal numbers of pieces"}
 
-# A word of the corpus is known from this count on, as in BabyLM's version of BLiMP.
+# A word is known if the corpus contains it at least this often. BabyLM has the same rule for its
+# own corpus, and scores only pairs of known words of BLiMP.
 _KNOWN_COUNT = 2
 
 # Columns of OUTPUT.csv, besides those of the pairs.
@@ -124,7 +125,7 @@ def define_flags() -> None:
         "corpus",
         None,
         "Training text of the model (paths or globs), in which the baseline counts words. They are "
-        "lower-cased, and punctuation is ignored.",
+        "lower-cased, and punctuation is ignored. Words that occur at least twice are known.",
     )
     flags.DEFINE_string(
         "published",
@@ -371,9 +372,9 @@ def figures(
     subsets: Mapping[str, np.ndarray] | None = None,
     published: dict[str, dict[str, float]] | None = None,
 ) -> dict:
-    """Computes the accuracies of each group, of each field, of all fields and of all groups.
+    """Computes the accuracies of each group, of each field and of all groups.
 
-    The accuracy of several groups or fields is the mean of their accuracies.
+    The accuracy of several groups is the mean of their accuracies.
 
     Args:
       pairs: the pairs. Groups without a field count for no field.
@@ -384,8 +385,7 @@ def figures(
       published: the result of `read_published`.
 
     Returns:
-      {"mean": accuracies, "fields": {field: accuracies}, "groups": {group: accuracies}}. If there
-      are fields, also "mean_of_fields", the mean of their accuracies.
+      {"mean": accuracies, "fields": {field: accuracies}, "groups": {group: accuracies}}.
     """
     names = np.array([pair.group for pair in pairs])
     # A group may come from several files, some of which name no field.
@@ -412,14 +412,11 @@ def figures(
         for name in dict.fromkeys(fields.values())
         if name is not None
     }
-    result = {"mean": _mean([*groups.values()]), "fields": of_fields, "groups": groups}
-    if of_fields:
-        result["mean_of_fields"] = _mean([*of_fields.values()])
-    return result
+    return {"mean": _mean([*groups.values()]), "fields": of_fields, "groups": groups}
 
 
 def _mean(groups: Sequence[dict]) -> dict:
-    """Returns the mean accuracies of groups or fields, and sums of their numbers of pairs."""
+    """Returns the mean accuracies of groups, and sums of their numbers of pairs."""
     mean = {
         name: sum(values[name] for values in groups)
         for name in ("pairs", *(f"{name}_pairs" for name in _SUBSETS))
@@ -454,8 +451,6 @@ def report(result: dict) -> str:
     parts = [*result["groups"].items()]
     if len(parts) > 1:
         parts += [(f"field {field}", values) for field, values in result["fields"].items()]
-        if len(result["fields"]) > 1:
-            parts.append(("mean of the fields", result["mean_of_fields"]))
         parts.append(("mean of the groups", result["mean"]))
     width = max(len(name) for name, _ in parts)
     return "\n".join(f"  {name:{width}}  {_line(values)}" for name, values in parts)

@@ -198,7 +198,7 @@ def test_layers_and_length_are_those_of_training(model_dir, tmp_path, monkeypatc
         module, out = modules.pop(), capsys.readouterr().out
         assert module.max_seq_length == used
         assert ("warning" in out) == ("at most 24 pieces" in out) == (used > 24)
-        assert "not trained by this run (--sentence_objective=none): pooled_output" in out
+        assert "not trained by the last run (--sentence_objective=none): pooled_output" in out
         assert ("in_order_probability, sop_log_probs;" in out) == (kind is None)
         asset = module.config_file.asset_path.numpy().decode()
         assert AlbertConfig.read(asset).num_hidden_layers == 1

@@ -136,14 +136,6 @@ def test_a_tie_is_one_half_and_groups_count_alike():
     assert found["fields"]["x"]["pairs"] == 4 and found["mean"]["pairs"] == 6
     assert found["fields"]["x"]["published"] == {"lstm": 0.625}
     assert found["mean"]["model"] == 0.5 and found["mean"]["published"] == {"lstm": 1.375 / 4}
-    # A field of several groups counts as much as a field of one group.
-    assert found["mean_of_fields"]["model"] == 0.75 and found["mean_of_fields"]["pairs"] == 5
-    assert found["mean_of_fields"]["published"] == {"lstm": 0.375}
-    assert "mean of the fields   75.0 %" in minimal_pairs.report(found)
-    alone = minimal_pairs.figures(pairs[1:3], {"model": np.ones(2)})
-    assert "mean of the" not in minimal_pairs.report(alone)
-    unnamed = minimal_pairs.figures(pairs[-1:], {"model": np.ones(1)})
-    assert "mean_of_fields" not in unnamed
     of_field = minimal_pairs.figures(pairs[:4], {"model": right["model"][:4]})["mean"]["interval"]
     assert found["fields"]["x"]["interval"] == of_field
 
