@@ -99,8 +99,8 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
 def untrained_outputs(served: ServedCheckpoint, outputs: Container[str]) -> list[str]:
     """Returns the names in `outputs` that a pre-training run of masked LM alone did not train.
 
-    Knows only runs of pipelines.pretrain, not models that were fine-tuned or converted after such a
-    run.
+    Only runs of pipelines.pretrain are recognised. A model that was fine-tuned or converted after
+    such a run gives an empty list.
     """
     settings = model_directory.recorded_settings(served.model_dir)
     if settings.get("sentence_objective") != "none":

@@ -6,9 +6,9 @@ groups of each field and over all groups. All have 95 % intervals. Scores that d
 a millionth of their value are a tie, which counts as one half. Chance is 50 %. Also prints the
 accuracy on pairs whose sentences have equal numbers of pieces. With --corpus, also prints the
 accuracy of a baseline that uses only word frequencies, and the model's accuracy on pairs of known
-words, which occur at least twice in the corpus. With --published, also prints the accuracies of
-other models. OUTPUT.json contains all results. OUTPUT.csv contains the pairs with their scores in
-nats and their numbers of pieces. OUTPUT.png is a chart with one bar per group.
+words. Known words occur at least twice in the corpus. With --published, also prints the accuracies
+of other models. OUTPUT.json contains all results. OUTPUT.csv contains the pairs with their scores
+in nats and their numbers of pieces. OUTPUT.png is a chart with one bar per group.
 
 In a .jsonl, .csv or .tsv file, each row is a pair (as in BLiMP). In a .txt file, a pair is two
 lines, with the wrong sentence first (as in Zorro). The name of a .txt file is the group, and the
