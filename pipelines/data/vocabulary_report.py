@@ -1,7 +1,8 @@
-"""Reports how well a vocabulary fits a text: unknown pieces, pieces per word, missing scripts."""
+"""Reports how well a vocabulary fits a text: unknown characters, pieces per word."""
 
 from __future__ import annotations
 
+import string
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
@@ -59,6 +60,10 @@ def _hints(letters: Counter, unknown: Counter, num_lines: int) -> list[str]:
         hints.append(
             f"hint: curly quotes are unknown to this vocabulary ({quotes:,} in {num_lines:,} "
             f"lines): write them straight (\" and ') in the corpus, or {_REMEDY}"
+        )
+    if digits := sorted({c for piece in unknown for c in piece} & set(string.digits)):
+        hints.append(
+            f"hint: the digits {' '.join(digits)} are unknown to this vocabulary: {_REMEDY}"
         )
     scripts, unknown_scripts = Counter(), Counter()
     for character, count in letters.items():

@@ -155,6 +155,8 @@ def test_report(tiny_vocabulary):
     assert "hint: curly quotes" in text and "--character_coverage" in text
     assert "'“' 1, '”' 1, '葉' 1" in text
     assert "hint" not in of("the fox 葉")
+    # Digits are rare in novels, so that the coverage omits some, and numbers lose their values.
+    assert "hint: the digits 1 4 9 are unknown to this vocabulary: raise" in of("the fox 1914")
     for letters, script in (("дело было", "Cyrillic"), ("中文字", "Han")):
         line, others = preprocess(f"the fox {letters}", True), ["seven small birds"] * 90
         text = of(*[line] * 7, *others)
