@@ -128,7 +128,7 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
         "config": dataclasses.asdict(served.config),
         "checkpoint_index_sha256": files.sha256(served.checkpoint + ".index"),
         "vocabulary_sha256": tokenizer.sha256,
-        "do_lower_case": tokenizer.do_lower_case,
+        **tokenizer.settings._asdict(),
         "max_seq_length": served.max_seq_length,
         "precision": precision,
         "code_version": albert_tf.__version__,
@@ -153,7 +153,7 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
     print(
         f"exporting {served.checkpoint}, {served.kind.replace('_', ' ')}\n"
         f"  to {final}: {tokenizer.vocab_size:,} pieces, "
-        f"{'lower case' if tokenizer.do_lower_case else 'case kept'}, "
+        f"{tokenizer.settings.describe()}, "
         f"texts up to {served.max_seq_length} pieces{settings}\n"
         f"  products in {processor.describe(precision, '--precision=bfloat16')}",
         flush=True,

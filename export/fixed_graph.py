@@ -112,7 +112,7 @@ def write(
         )
     described = description(module.served, output)
     vocabulary = os.path.join(os.path.dirname(output), described["vocab_file"])
-    files.write_atomically(vocabulary, module.served.tokenizer.model_bytes)
+    files.write_atomically(vocabulary, module.served.tokenizer.vocabulary.model_bytes)
     text = json.dumps(described, indent=2) + "\n"
     files.write_atomically(f"{output}.json", text)
     files.write_atomically(output, data)
@@ -133,9 +133,9 @@ def description(served: ServedCheckpoint, output: str) -> dict:
     return {
         "kind": served.kind,
         "max_seq_length": served.max_seq_length,
-        "vocab_file": f"{os.path.basename(output)}.{tokenizer.vocabulary_name}",
+        "vocab_file": f"{os.path.basename(output)}.{tokenizer.vocabulary.file_name}",
         "vocab_sha256": tokenizer.sha256,
-        "do_lower_case": tokenizer.do_lower_case,
+        **tokenizer.settings._asdict(),
         "special_pieces": {tokenizer.id_to_piece(i): i for i in ids},
         "has_pairs": task.get("has_pairs"),
         "labels": task.get("labels"),

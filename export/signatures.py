@@ -18,6 +18,8 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from albert_tf.text.settings import TextSettings
+
 NUM_CANDIDATES = 5
 # Maximum number of [MASK] per text for which `fill_mask` returns predictions.
 MAX_MASKS = 20
@@ -101,7 +103,8 @@ COMMON = {
         {},
         {
             "vocab_file": "string []",  # path of the vocabulary
-            "do_lower_case": "bool []",  # if true, text is lower-cased before tokenization
+            # How text is prepared before it is tokenized, see albert_tf.text.settings.TextSettings.
+            **dict.fromkeys(TextSettings._fields, "bool []"),
         },
     ),
 }

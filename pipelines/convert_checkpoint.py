@@ -38,7 +38,7 @@ from absl import flags
 
 from albert_tf.checkpoints import fine_tuned, hub
 from albert_tf.checkpoints.conversion import FORMATS, convert, convert_fine_tuned
-from albert_tf.jobs import program
+from albert_tf.jobs import program, text_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 
@@ -53,12 +53,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "spm_model_file", None, "Vocabulary (.model or .txt). Default: the one in --input."
     )
-    flags.DEFINE_bool(
-        "do_lower_case",
-        None,
-        "Whether the model's text was lower-cased. Default: as in --input or in the settings of "
-        "--spm_model_file, else true.",
-    )
+    text_flags.define_flags()
     flags.DEFINE_string(
         "allow_missing", None, "Initialise missing variables whose names match this regex."
     )
@@ -69,7 +64,7 @@ def define_flags() -> None:
         "target_vocab",
         None,
         "New vocabulary for a pre-trained model. Pieces that are in both keep their embeddings. "
-        "Case: that of its own settings, else the model's.",
+        "Its text is prepared as its own settings say, else as the model's.",
     )
     flags.DEFINE_bool(
         "has_pairs", False, "Whether a Hugging Face classifier was trained on pairs of texts."
@@ -90,7 +85,7 @@ def main(_) -> None:
         "output_dir": FLAGS.output_dir,
         "output_format": FLAGS.output_format,
         "spm_model_file": FLAGS.spm_model_file,
-        "do_lower_case": FLAGS.do_lower_case,
+        "text_settings": text_flags.from_flags(),
     }
     files.check_finished(both["input_path"])
     if fine_tuned.find(both["input_path"]):

@@ -38,13 +38,12 @@ from collections.abc import Iterator, Sequence
 from absl import flags
 
 import albert_tf
-from albert_tf.jobs import job_directory, program
+from albert_tf.jobs import job_directory, program, text_flags
 from albert_tf.jobs.settings import define_settings_flags, flag_names, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from albert_tf.text.tokenization import AlbertTokenizer
-from albert_tf.text.vocabulary_settings import resolve_lower_case
 from .data import beam_job, corpus, unit_job
 from .data.duplicates import find_duplicates, hash_ranges
 from .data.examples import DRAWS, ExampleOptions
@@ -72,7 +71,8 @@ def define_flags() -> None:
     """Defines the flags of this program. Other programs may use the same flag names."""
     job_directory.define_flags()
     corpus.define_flags()
-    define_settings_flags(Settings, do_lower_case=None, max_seq_length=512)
+    define_settings_flags(Settings, max_seq_length=512)
+    text_flags.define_flags()
     flags.DEFINE_enum(
         "format",
         "segments",
@@ -108,7 +108,7 @@ def main(_) -> None:
     settings = settings_from_flags(
         Settings,
         input_file=FLAGS.input_file,
-        do_lower_case=resolve_lower_case(FLAGS.spm_model_file, FLAGS.do_lower_case),
+        text_settings=AlbertTokenizer(FLAGS.spm_model_file, **text_flags.from_flags()).settings,
         text_format=settings_from_flags(corpus.TextFormat),
     )
     workers = settings_from_flags(beam_job.Workers)
@@ -133,7 +133,7 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
         other text or with other settings.
     """
     output_dir = settings.output_dir
-    tokenizer = AlbertTokenizer(settings.spm_model_file, settings.do_lower_case)
+    tokenizer = AlbertTokenizer(settings.spm_model_file, *settings.text_settings)
     sizes = files.sizes(files.match_files(settings.input_file, "input_file"))
     units = plan_units(sizes, settings.shard_bytes)
     unit_job.claim(output_dir, _identity(settings, tokenizer, sizes, units))
@@ -189,7 +189,7 @@ def create_reference_examples(
         sentence_objective=options.sentence_objective,
         vocab_sha256=segments.vocab_sha256,
         vocab_size=segments.vocab_size,
-        do_lower_case=segments.do_lower_case,
+        **segments.text_settings._asdict(),
         code_version=albert_tf.__version__,
         drawn_with={
             **{name: value for name, value in options.identity().items() if name not in fields},
@@ -254,10 +254,11 @@ def _identity(
 ) -> dict:
     """Returns the values that must not change if a job is resumed in its output directory."""
     identity = {**dataclasses.asdict(settings), **settings.text_format.identity()}
-    del identity["text_format"], identity["output_dir"]
+    del identity["text_format"], identity["text_settings"], identity["output_dir"]
     ranges = json.dumps([unit.ranges for unit in units])
     return {
         **identity,
+        **settings.text_settings._asdict(),
         "spm_model_file": f"SHA-256 {tokenizer.sha256[:16]}",
         "input_file": job_directory.describe_files(sizes, sizes),
         # Other versions may divide the text into other units. Their shards must not be mixed.
@@ -285,7 +286,7 @@ def _collect(
         seed=settings.random_seed,
         vocab_sha256=tokenizer.sha256,
         vocab_size=tokenizer.vocab_size,
-        do_lower_case=settings.do_lower_case,
+        **settings.text_settings._asdict(),
         code_version=albert_tf.__version__,
         **totals,
         splits=make_splits(marker["shards"] for marker in markers),

@@ -54,7 +54,6 @@ from albert_tf.jobs import job_directory, program
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
-from albert_tf.text.vocabulary_settings import resolve_lower_case
 from .tasks.reading.dev_split import DIVISION, fold_numbers, split_off_dev, split_off_fold
 from .tasks.reading.split_report import describe_split, warn_of_overlap, warn_of_shares
 from .tasks.running.fine_tuned import score_out_of_fold
@@ -386,7 +385,7 @@ def initial_model(
                 raise UserError(f"--{name} is the checkpoint's own: remove the flag")
         initial = read_initial_model(init_checkpoint)
     elif albert_config and spm_model_file:
-        tokenizer = AlbertTokenizer(spm_model_file, resolve_lower_case(spm_model_file, None))
+        tokenizer = AlbertTokenizer(spm_model_file)
         size = tokenizer.vocab_size
         config = AlbertConfig.for_vocabulary(albert_config, size, spm_model_file)
         initial = InitialModel(config, tokenizer)

@@ -23,12 +23,11 @@ import functools
 from absl import flags
 
 import albert_tf
-from albert_tf.jobs import job_directory, program
+from albert_tf.jobs import job_directory, program, text_flags
 from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
-from albert_tf.text.vocabulary_settings import resolve_lower_case
 from .data import beam_job, unit_job
 from .data.records import Manifest, ReferenceManifest, make_splits
 from .data.reference_check import FileUnit, check_file, first_lengths
@@ -50,11 +49,7 @@ class Settings:
         "also matches are not trained on.",
         None,
     )
-    do_lower_case: bool | None = setting(
-        flags.DEFINE_bool,
-        "Whether the text was lower-cased. Default: the setting of the vocabulary, or true.",
-        None,
-    )
+    text_flags: dict[str, bool | None] = dataclasses.field(default_factory=dict)
     sentence_objective: str = setting(
         flags.DEFINE_enum,
         "Meaning of the labels. Use nsp for records written with --random_next_sentence.",
@@ -67,6 +62,7 @@ def define_flags() -> None:
     """Defines the flags of this program. Other programs may use the same flag names."""
     job_directory.define_flags()
     define_settings_flags(Settings)
+    text_flags.define_flags()
     beam_job.define_flags()
 
 
@@ -74,7 +70,8 @@ def main(_) -> None:
     """Runs the program with the values of its flags."""
     beam_job.prepare_environment()
     with job_directory.lock(FLAGS.output_dir):
-        index_records(settings_from_flags(Settings), settings_from_flags(beam_job.Workers))
+        settings = settings_from_flags(Settings, text_flags=text_flags.from_flags())
+        index_records(settings, settings_from_flags(beam_job.Workers))
 
 
 def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceManifest:
@@ -85,22 +82,23 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceMan
         directory contains other files.
     """
     output_dir, spm_model_file = settings.output_dir, settings.spm_model_file
-    lower_case = resolve_lower_case(spm_model_file, settings.do_lower_case)
-    tokenizer = AlbertTokenizer(spm_model_file, lower_case)
+    tokenizer = AlbertTokenizer(spm_model_file, **settings.text_flags)
+    text_settings = tokenizer.settings._asdict()
     units = plan_units(settings.input_file, settings.heldout_file)
     lengths = first_lengths([unit.path for unit in units])
     listing = [[unit.split, unit.path, unit.bytes] for unit in units]
     identity = {
         "input_file": job_directory.describe_files({u.path: u.bytes for u in units}, listing),
         "spm_model_file": f"SHA-256 {tokenizer.sha256[:16]}",
-        "do_lower_case": lower_case,
+        **text_settings,
         "sentence_objective": settings.sentence_objective,
         "code_version": albert_tf.__version__,
     }
     unit_job.claim(output_dir, identity)
     if manifest := Manifest.read_finished(output_dir):
         return manifest
-    check = functools.partial(check_file, lengths=lengths, spm_model_file=spm_model_file)
+    vocabulary = (spm_model_file, *tokenizer.settings)
+    check = functools.partial(check_file, lengths=lengths, vocabulary=vocabulary)
     paths = unit_job.run_units("checking records", check, units, output_dir, workers)
     shards = [marker["shard"] for marker in unit_job.read_markers(paths)]
     for unit, shard in zip(units, shards):
@@ -118,7 +116,7 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceMan
         sentence_objective=settings.sentence_objective,
         vocab_sha256=tokenizer.sha256,
         vocab_size=tokenizer.vocab_size,
-        do_lower_case=lower_case,
+        **text_settings,
         code_version=albert_tf.__version__,
         drawn_with={},
         splits=splits,

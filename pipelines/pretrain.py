@@ -138,7 +138,7 @@ def main(_) -> None:
     check_steps_flags()
     sources = read_sources(FLAGS.record_dir, _numbers(FLAGS.record_weights))
     # Use the same lower-casing as in the records.
-    tokenizer = AlbertTokenizer(FLAGS.spm_model_file, sources[0].manifest.do_lower_case)
+    tokenizer = AlbertTokenizer(FLAGS.spm_model_file, *sources[0].manifest.text_settings)
     longest = max(source.manifest.max_seq_length for source in sources)
     options = settings_from_flags(
         ExampleOptions, max_seq_length=FLAGS.max_seq_length or longest, seed=FLAGS.random_seed
@@ -404,7 +404,7 @@ def _restore_initial_weights(
         known = AlbertTokenizer.load(directory)
         for found, tokenizer in ((theirs, known), (ours, initial.tokenizer)):
             found["vocabulary"] = tokenizer.sha256[:16]
-            found["do_lower_case"] = tokenizer.do_lower_case
+            found.update(tokenizer.settings._asdict())
     if difference := job_directory.describe_difference(theirs, ours):
         raise UserError(
             f"--init_checkpoint={initial.checkpoint!r} is of another model ({difference}): give "

@@ -23,7 +23,7 @@ from albert_tf.jobs import program
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer, WordPieceTokenizer
+from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
 from .data.examples import ExampleOptions
 from .data.masking import unmask
 from .data.order_baselines import order_baselines
@@ -69,7 +69,7 @@ def main(_) -> None:
         max_predictions_per_seq=FLAGS.max_predictions_per_seq or manifest.max_predictions_per_seq,
         seed=FLAGS.random_seed,
     )
-    tokenizer = AlbertTokenizer(FLAGS.spm_model_file, manifest.do_lower_case)
+    tokenizer = AlbertTokenizer(FLAGS.spm_model_file, *manifest.text_settings)
     manifest.check(record_dir, tokenizer, options)
     available = manifest.splits[split].examples
     if not available:
@@ -145,7 +145,7 @@ def example_text(
     length = int(batch["input_mask"][row].sum())
     first_sep = length - int(batch["input_type_ids"][row].sum()) - 1
 
-    is_wordpiece = isinstance(tokenizer, WordPieceTokenizer)
+    is_wordpiece = tokenizer.is_wordpiece
 
     def shown(position: int) -> str:
         piece = tokenizer.id_to_piece(int(text[position]))

@@ -34,8 +34,8 @@ from albert_tf.jobs.settings import define_settings_flags, setting, settings_fro
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import duration
-from albert_tf.text.tokenization import CLS, MASK, PAD, SEP, UNK, preprocess
-from albert_tf.text.vocabulary_settings import settings_path
+from albert_tf.text.settings import TextSettings, preprocess, settings_path
+from albert_tf.text.tokenization import CLS, MASK, PAD, SEP, UNK
 from .data import corpus, vocabulary_report
 
 FLAGS = flags.FLAGS
@@ -66,9 +66,19 @@ class VocabularySettings:
         lower_bound=101,
     )
     do_lower_case: bool = setting(flags.DEFINE_bool, "Lower-case the text.", True)
+    keep_accents: bool = setting(
+        flags.DEFINE_bool,
+        "Keep accents, tones and other marks. Otherwise か and が have the same pieces.",
+        False,
+    )
     byte_fallback: bool = setting(
         flags.DEFINE_bool, "Encode unknown characters as bytes instead of <unk>.", False
     )
+
+    @property
+    def text(self) -> TextSettings:
+        """How the text is prepared."""
+        return TextSettings(self.do_lower_case, self.keep_accents)
 
 
 def define_flags() -> None:
@@ -138,11 +148,11 @@ def train_vocab(
         return
     print(
         f"vocabulary: {settings.vocab_size:,} {settings.model_type} pieces, "
-        f"{'lower-cased' if settings.do_lower_case else 'cased'}, from {len(sizes):,} "
+        f"{settings.text.describe()}, from {len(sizes):,} "
         f"file(s) of {sum(sizes.values()) / 1e6:,.1f} MB -> {output_prefix}.model",
         flush=True,
     )
-    text = _Text(input_files, settings.do_lower_case, text_format)
+    text = _Text(input_files, settings.text, text_format)
     model = _train(text, settings)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = range(processor.vocab_size())
@@ -179,9 +189,11 @@ class _Text:
     SentencePiece may replace an error raised here with a RuntimeError. `error` is the original one.
     """
 
-    def __init__(self, input_files: list[str], do_lower_case: bool, text_format: corpus.TextFormat):
+    def __init__(
+        self, input_files: list[str], text_settings: TextSettings, text_format: corpus.TextFormat
+    ):
         self._files, self._text_format = input_files, text_format
-        self._do_lower_case = do_lower_case
+        self._text_settings = text_settings
         self.counts = Counter()
         self.heldout: list[str] = []  # sample of the held-out lines
         self.first: list[str] = []  # first lines of the text
@@ -216,7 +228,7 @@ class _Text:
     def _sentences(self) -> Iterator[str]:
         for path in self._files:
             for sentence in corpus.read_documents(path, self._text_format, counts=self.counts):
-                text = preprocess(sentence.text, self._do_lower_case)
+                text = preprocess(sentence.text, self._text_settings)
                 yield from (line[0] for line in _LINE.finditer(text))
 
 
@@ -225,7 +237,8 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
     model = io.BytesIO()
     errors = []
     options = dataclasses.asdict(settings)
-    del options["do_lower_case"]  # _Text has already applied it
+    for name in TextSettings._fields:  # _Text has already applied them
+        options.pop(name, None)
 
     def train() -> None:
         try:

@@ -269,7 +269,7 @@ def wrong_directories(work):
     tokenizer = AlbertTokenizer(str(work / "vocabulary.model"))
     other = work / "renamed_piece.model"
     piece = max(map(tokenizer.id_to_piece, range(tokenizer.vocab_size)), key=len).encode()
-    other.write_bytes(tokenizer.model_bytes.replace(piece, b"#" * len(piece)))
+    other.write_bytes(tokenizer.vocabulary.model_bytes.replace(piece, b"#" * len(piece)))
     directories = {
         "two_heads": (dataclasses.replace(config, num_attention_heads=2), tokenizer),
         "cased": (config, AlbertTokenizer(str(work / "vocabulary.model"), do_lower_case=False)),

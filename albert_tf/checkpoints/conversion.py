@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -21,8 +22,8 @@ from albert_tf.checkpoints import (
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
+from albert_tf.text.settings import resolve
 from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
-from albert_tf.text.vocabulary_settings import trained_lower_case
 
 FORMATS = ("albert_tf", "huggingface", "google")
 
@@ -36,7 +37,7 @@ def convert(
     output_dir: str,
     output_format: str = "albert_tf",
     spm_model_file: str | None = None,
-    do_lower_case: bool | None = None,
+    text_settings: Mapping[str, bool | None] | None = None,
     allow_missing: str | None = None,
     allow_unused: str | None = None,
     target_vocab: str | None = None,
@@ -44,13 +45,11 @@ def convert(
     """Converts a pre-trained model and writes it atomically to `output_dir`."""
     with files.new_directory(output_dir) as partial:
         model, directory, notes, fresh = pretrained.read(input_path, allow_missing, allow_unused)
-        tokenizer = pretrained.read_tokenizer(directory, spm_model_file, do_lower_case)
+        tokenizer = pretrained.read_tokenizer(directory, spm_model_file, text_settings)
         notes.extend(pretrained.check_vocabulary(tokenizer, model))
         if target_vocab:
-            lower_case = trained_lower_case(target_vocab)
-            if lower_case is None:
-                lower_case = tokenizer.do_lower_case
-            new = AlbertTokenizer(target_vocab, lower_case)
+            recorded = resolve(target_vocab, {})
+            new = AlbertTokenizer(target_vocab, **{**tokenizer.settings._asdict(), **recorded})
             model, note = _change_vocabulary(model, tokenizer, new)
             tokenizer = new
             notes.append(note)
@@ -78,7 +77,7 @@ def convert_fine_tuned(
     output_dir: str,
     output_format: str = "albert_tf",
     spm_model_file: str | None = None,
-    do_lower_case: bool | None = None,
+    text_settings: Mapping[str, bool | None] | None = None,
     has_pairs: bool = False,
 ) -> None:
     """Converts a fine-tuned model and writes it atomically to `output_dir`."""
@@ -91,7 +90,7 @@ def convert_fine_tuned(
         raise UserError(
             f"{input_path!r} is a fine-tuned model of this project: --output_format=huggingface"
         )
-    tokenizer = pretrained.read_tokenizer(input_path, spm_model_file, do_lower_case)
+    tokenizer = pretrained.read_tokenizer(input_path, spm_model_file, text_settings)
     with files.new_directory(output_dir) as partial:
         model, task, notes = fine_tuned.load(input_path, has_pairs)
         if task.get("has_answerability_head"):
@@ -164,7 +163,8 @@ def _change_vocabulary(
 def _old_pieces(old: AlbertTokenizer, new: AlbertTokenizer) -> tuple[list[list[int]], int]:
     """Returns the old ids to average for each new piece, and the number of shared pieces."""
     # SentencePiece marks pieces that begin a word, WordPiece those that continue it.
-    spelled = _in_words if type(old) is not type(new) else lambda tokenizer: tokenizer.pieces
+    is_mixed = old.is_wordpiece != new.is_wordpiece
+    spelled = _in_words if is_mixed else lambda tokenizer: tokenizer.pieces
     numbers = {spelling: i for i, spelling in reversed([*enumerate(spelled(old))])}
     # Match special pieces by role: <pad> of a SentencePiece model is [PAD] in WordPiece.
     special = {

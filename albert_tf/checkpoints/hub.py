@@ -15,6 +15,7 @@ import warnings
 
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
+from albert_tf.text import huggingface_files
 
 _SCHEME = "hf://"
 _URLS = ("https://", "http://")
@@ -25,7 +26,7 @@ _WEIGHTS = (
     ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
     ("pytorch_model.bin",),
 )
-_OTHERS = ("config.json", "spiece.model", "vocab.txt", "tokenizer_config.json")
+_OTHERS = ("config.json", "spiece.model", "vocab.txt", *huggingface_files.FILES)
 
 
 def is_name(path: str) -> bool:

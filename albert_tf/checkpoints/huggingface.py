@@ -29,7 +29,8 @@ from albert_tf.kinds import KINDS, Kind
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
 from albert_tf.storage.unreadable import refuse_unreadable
-from albert_tf.text.tokenization import TOKENIZER_CONFIG_FILE, WORDPIECE_FILE, AlbertTokenizer
+from albert_tf.text.huggingface_files import TOKENIZER_CONFIG_FILE
+from albert_tf.text.tokenization import AlbertTokenizer
 
 CONFIG_FILE = "config.json"
 SAFETENSORS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
@@ -219,9 +220,9 @@ def _write_tokenizer(directory: str, tokenizer: AlbertTokenizer, config: AlbertC
     this key, texts would not be truncated, and the model would fail on long texts.
     """
     tokenizer.save(directory)
-    values = {"tokenizer_class": "BertTokenizer", "do_lower_case": tokenizer.do_lower_case}
-    if tokenizer.vocabulary_name != WORDPIECE_FILE:
-        values.update(tokenizer_class="AlbertTokenizer", remove_space=True, keep_accents=False)
+    values = {"tokenizer_class": "BertTokenizer", **tokenizer.settings._asdict()}
+    if not tokenizer.is_wordpiece:
+        values.update(tokenizer_class="AlbertTokenizer", remove_space=True)
     values["model_max_length"] = config.max_position_embeddings
     files.write_json(os.path.join(directory, TOKENIZER_CONFIG_FILE), values)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -19,11 +20,8 @@ from albert_tf.checkpoints import (
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import WORDPIECE_FILE, AlbertTokenizer, read_do_lower_case
-from albert_tf.text.vocabulary_settings import resolve_lower_case
-
-# If more than this share of the pieces contains capital letters, the model is probably cased.
-_MOST_CAPITALS = 0.01
+from albert_tf.text.settings import unreachable
+from albert_tf.text.tokenization import AlbertTokenizer
 
 # Matches Google's and Hugging Face's names of the variables in the heads.
 HEADS = r"predictions|seq_relationship|sop_classifier"
@@ -147,15 +145,15 @@ def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[
             "another model"
         )
     notes = [f"{rows} embedded pieces, {pieces} in the vocabulary"] if pieces < rows else []
-    if tokenizer.do_lower_case and tokenizer.vocabulary_name == WORDPIECE_FILE:
-        names = [tokenizer.id_to_piece(i) for i in range(pieces)]
-        capitals = [name for name in names if name != name.lower() and name[0] != "["]
-        if len(capitals) > _MOST_CAPITALS * pieces:
-            notes.append(
-                f"text is lower-cased, but {len(capitals):,} pieces of the vocabulary have "
-                f"capitals, such as {capitals[-1]!r}: if the model is cased, convert it with "
-                "--nodo_lower_case"
-            )
+    for name, lost in unreachable(tokenizer.pieces, tokenizer.settings).items():
+        what, remedy = {
+            "do_lower_case": ("text loses its capitals, but", "--nodo_lower_case"),
+            "keep_accents": ("text loses its accents and marks, but", "--keep_accents"),
+        }[name]
+        notes.append(
+            f"{what} {len(lost):,} pieces of the vocabulary have them, such as {lost[-1]!r}: if "
+            f"the model was trained otherwise, convert it with {remedy}"
+        )
     return notes
 
 
@@ -171,13 +169,14 @@ def is_model_directory(path: str) -> bool:
 
 
 def read_tokenizer(
-    directory: str, spm_model_file: str | None = None, do_lower_case: bool | None = None
+    directory: str,
+    spm_model_file: str | None = None,
+    text_settings: Mapping[str, bool | None] | None = None,
 ) -> AlbertTokenizer:
     """Loads the tokenizer from the directory of a model.
 
     `spm_model_file` defaults to the directory's SentencePiece model (*.model) or, if there is none,
-    its WordPiece vocabulary (vocab*.txt). `do_lower_case` defaults to the directory's setting, or
-    to the vocabulary's if `spm_model_file` is given.
+    its WordPiece vocabulary (vocab*.txt). `text_settings` override what is recorded beside it.
     """
     if spm_model_file is None:
         found = tf.io.gfile.glob(os.path.join(directory, "*.model"))
@@ -187,6 +186,5 @@ def read_tokenizer(
                 f"{directory!r} holds {len(found)} vocabularies (*.model, else vocab*.txt): name "
                 "the right one with --spm_model_file"
             )
-        recorded = read_do_lower_case(directory)
-        return AlbertTokenizer(found[0], recorded if do_lower_case is None else do_lower_case)
-    return AlbertTokenizer(spm_model_file, resolve_lower_case(spm_model_file, do_lower_case))
+        [spm_model_file] = found
+    return AlbertTokenizer(spm_model_file, **(text_settings or {}))

@@ -18,6 +18,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.unreadable import refuse_unreadable
+from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer, find_vocabulary
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -59,10 +60,12 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
     with refuse_unreadable(f"{path!r} does not hold its config's weights"):
         name_map.check_size(config, num_bytes, "ours", name_map.OUR_HEADS)
     provenance = os.path.join(path, files.PROVENANCE_FILE)
-    do_lower_case = files.read_json(provenance).get("do_lower_case")
-    if not isinstance(do_lower_case, bool):
-        raise UserError(f"{provenance}: do_lower_case is {do_lower_case!r}, expected true or false")
-    return config, AlbertTokenizer(find_vocabulary(assets), do_lower_case)
+    recorded = files.read_json(provenance)
+    settings = {name: recorded.get(name) for name in TextSettings._fields}
+    for name, value in settings.items():
+        if not isinstance(value, bool):
+            raise UserError(f"{provenance}: {name} is {value!r}, expected true or false")
+    return config, AlbertTokenizer(find_vocabulary(assets), **settings)
 
 
 def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:

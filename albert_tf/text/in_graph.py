@@ -37,24 +37,24 @@ def on_host() -> Iterator[None]:
 
 
 class InGraphTokenizer(tf.Module):
-    """AlbertTokenizer.encode as TensorFlow ops. A SavedModel includes the vocabulary.
+    """SentencePieceVocabulary.encode_batch as TensorFlow ops. A SavedModel includes the vocabulary.
 
     Deviation: TensorFlow and Python use different Unicode versions. Some rare characters of Unicode
     13 to 16 are lower-cased or decomposed by only one of them. There are 275 with Python 3.11 and
     TensorFlow 2.15, and 96 with Python 3.13 and TensorFlow 2.21 (56 are missing in Python).
     """
 
-    def __init__(self, tokenizer):
+    def __init__(self, vocabulary):
         super().__init__(name="tokenizer")
         tensorflow_text = import_tensorflow_text()
         self._normalize_utf8 = tensorflow_text.normalize_utf8
         self._sentencepiece = tensorflow_text.SentencepieceTokenizer(
-            model=tokenizer.model_bytes, out_type=tf.int32
+            model=vocabulary.model_bytes, out_type=tf.int32
         )
-        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
         self._splits = None
-        if tokenizer.digit_comma_splits:
-            rows = [tokenizer.digit_comma_splits.get(i, [i]) for i in range(tokenizer.vocab_size)]
+        if splits := vocabulary.digit_comma_splits:
+            rows = [splits.get(i, [i]) for i in range(len(vocabulary.pieces))]
             self._splits = tf.ragged.constant(rows, dtype=tf.int32, row_splits_dtype=tf.int64)
 
     def __call__(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -75,13 +75,17 @@ class InGraphTokenizer(tf.Module):
         return self._sentencepiece.tokenize(prepared)
 
     def preprocess(self, texts: tf.Tensor) -> tf.Tensor:
-        """Same as AlbertTokenizer.preprocess, for string [batch]."""
+        """Same as settings.preprocess, for string [batch]."""
+        settings = self._vocabulary.settings
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         texts = tf.strings.regex_replace(texts, character_class(str.isspace) + "+", " ")
         texts = tf.strings.strip(texts)
-        texts = self._normalize_utf8(texts, "NFKD")
-        texts = tf.strings.regex_replace(texts, character_class(unicodedata.combining), "")
-        if self._tokenizer.do_lower_case:
+        if settings.latex_quotes:
+            texts = tf.strings.regex_replace(texts, "``|''", '"')
+        if not settings.keep_accents:
+            texts = self._normalize_utf8(texts, "NFKD")
+            texts = tf.strings.regex_replace(texts, character_class(unicodedata.combining), "")
+        if settings.do_lower_case:
             # tf.strings.lower truncates a text at its first NUL. Replace NUL by a line feed, which
             # does not occur here, during the call.
             texts = tf.strings.regex_replace(texts, "\\x{0}", "\n")
@@ -170,17 +174,17 @@ class InGraphTokenizer(tf.Module):
     @functools.cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Arrays over all pieces: starts a word (bool), is a byte piece (bool), length in bytes."""
-        pieces = self._tokenizer.pieces
+        pieces = self._vocabulary.pieces
         return (
             np.array([piece.startswith(WORD_BOUNDARY) for piece in pieces]),
-            np.array([*map(self._tokenizer._processor.is_byte, range(len(pieces)))]),
+            np.array([*map(self._vocabulary.is_byte, range(len(pieces)))]),
             np.array([len(piece.replace(WORD_BOUNDARY, "").encode()) for piece in pieces]),
         )
 
     @functools.cached_property
     def _swallowed(self) -> str:
         """Regular expression for characters that SentencePiece drops or replaces with a space."""
-        normalize = self._tokenizer._processor.normalize
+        normalize = self._vocabulary.normalize
         codes = [*range(0xD800), *range(0xE000, sys.maxunicode + 1)]  # without surrogates
         swallowed = []
         # One call per character takes seconds, so whole blocks are tested first.

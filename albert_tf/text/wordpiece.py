@@ -1,4 +1,4 @@
-"""Prepares text for WordPiece, and tokenizes it in the TensorFlow graph.
+"""Vocabularies of WordPiece, in Python and in the TensorFlow graph.
 
 Python and the graph prepare text with the same character table. tensorflow-text's FastBertTokenizer
 is not used, because it folds case (ß becomes ss), according to its source code (not tested).
@@ -9,15 +9,19 @@ from __future__ import annotations
 import functools
 import sys
 import unicodedata
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 import tensorflow as tf
 
+from albert_tf.storage.errors import UserError
 from albert_tf.text.characters import AlignedPieces, WrittenCharacters
-from albert_tf.text.in_graph import import_tensorflow_text
-from albert_tf.text.words import row_ids
+from albert_tf.text.in_graph import import_tensorflow_text, on_host
+from albert_tf.text.settings import TextSettings
+from albert_tf.text.vocabulary import Vocabulary
+from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES, row_ids
 
 CONTINUATION = "##"  # prefix of pieces that continue a word
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LONGEST_WORD = 100  # characters; longer words become [UNK]
 LONGEST_PIECE = 256  # bytes; tensorflow-text's limit
 # Replaces words longer than LONGEST_WORD in the graph. Prepared text never contains this string.
@@ -36,11 +40,11 @@ _CHINESE = (
 )
 
 
-def _prepare(code: int, do_lower_case: bool) -> str:
+def _prepare(code: int, settings: TextSettings) -> str:
     """Returns the replacement text of a character.
 
     White space becomes a space. Control characters are removed. Spaces are added around punctuation
-    and Chinese characters. If `do_lower_case`, text is lower-cased and accents are removed.
+    and Chinese characters. Then case and accents are removed as the settings say.
     """
     character = chr(code)
     category = unicodedata.category(character)
@@ -49,9 +53,11 @@ def _prepare(code: int, do_lower_case: bool) -> str:
     if code == 0xFFFD or category in ("Cc", "Cf", "Co", "Cs"):
         return ""
     text = character
-    if do_lower_case:
+    if not settings.keep_accents:
         parts = unicodedata.normalize("NFD", character)
-        text = "".join(c.lower() for c in parts if unicodedata.category(c) != "Mn")
+        text = "".join(c for c in parts if unicodedata.category(c) != "Mn")
+    if settings.do_lower_case:
+        text = "".join(c.lower() for c in text)
     text = "".join(f" {c} " if _stands_alone(c) else c for c in text)
     is_chinese = any(low <= code <= high for low, high in _CHINESE)
     return f" {text} " if is_chinese else text
@@ -60,11 +66,11 @@ def _prepare(code: int, do_lower_case: bool) -> str:
 class _Prepared(dict):
     """Table for str.translate that maps character codes to replacements. Filled on demand."""
 
-    def __init__(self, do_lower_case: bool):
-        self._do_lower_case = do_lower_case
+    def __init__(self, settings: TextSettings):
+        self._settings = settings
 
     def __missing__(self, code: int) -> str:
-        self[code] = text = _prepare(code, self._do_lower_case)
+        self[code] = text = _prepare(code, self._settings)
         return text
 
 
@@ -78,9 +84,9 @@ prepared = functools.cache(_Prepared)
 
 
 @functools.cache
-def _changes(do_lower_case: bool) -> dict[int, list[int]]:
+def _changes(settings: TextSettings) -> dict[int, list[int]]:
     """Returns a dict that maps each replaced character code to the codes of its replacement."""
-    texts = ((code, _prepare(code, do_lower_case)) for code in range(sys.maxunicode + 1))
+    texts = ((code, _prepare(code, settings)) for code in range(sys.maxunicode + 1))
     return {
         code: [*map(ord, text)]
         for code, text in texts
@@ -89,21 +95,21 @@ def _changes(do_lower_case: bool) -> dict[int, list[int]]:
 
 
 class InGraphWordPiece(tf.Module):
-    """WordPieceTokenizer.encode as TensorFlow ops. A SavedModel includes the vocabulary."""
+    """WordPieceVocabulary.encode_batch as TensorFlow ops. A SavedModel includes the vocabulary."""
 
-    def __init__(self, tokenizer):
+    def __init__(self, vocabulary: WordPieceVocabulary):
         super().__init__(name="tokenizer")
         self._wordpiece = import_tensorflow_text().FastWordpieceTokenizer(
-            vocab=tokenizer.pieces,
+            vocab=vocabulary.pieces,
             token_out_type=tf.int32,
             max_bytes_per_word=4 * LONGEST_WORD,  # a character has at most 4 bytes
             no_pretokenization=True,
         )
-        self._unk_id = tokenizer.unk_id
+        self._unk_id = vocabulary.special_ids[1]
         # Lengths in characters, including the ## of pieces that continue a word.
-        lengths = [len(piece) for piece in tokenizer.pieces]
+        lengths = [len(piece) for piece in vocabulary.pieces]
         self._lengths = tf.constant(lengths, tf.int64)
-        changes = _changes(tokenizer.do_lower_case)
+        changes = _changes(vocabulary.settings)
         # Row 0 represents unchanged characters.
         self._changed = tf.constant([0, *changes], tf.int32)
         self._rows = tf.ragged.constant(
@@ -115,7 +121,7 @@ class InGraphWordPiece(tf.Module):
         return self._tokenize(texts)[0]
 
     def preprocess(self, texts: tf.Tensor) -> tf.Tensor:
-        """Same as WordPieceTokenizer.preprocess, for string [batch]."""
+        """Same as WordPieceVocabulary.preprocess, for string [batch]."""
         codes, _ = self._prepare(texts)
         return tf.strings.unicode_encode(codes, "UTF-8")
 
@@ -190,3 +196,119 @@ class InGraphWordPiece(tf.Module):
         # piece must not extend into that text.
         last_of_text = tf.gather(written.chars.row_limits() - 1, row_ids(pieces))
         return written.align(pieces, first, tf.minimum(last, last_of_text))
+
+
+class WordPieceVocabulary(Vocabulary):
+    """A WordPiece vocabulary of BERT, which greedily splits words into the longest pieces.
+
+    Words that cannot be split into known pieces become [UNK]. `[MASK]` in a text is plain text.
+    The file has one piece per line, including [PAD], [UNK], [CLS], [SEP] and [MASK].
+
+    Source: BERT's tokenization.FullTokenizer; Hugging Face's tokenizers (BertNormalizer).
+    Deviation: as in Hugging Face's code, accents are removed first, and then each letter is
+    lower-cased. BERT's code lower-cases whole words, which changes a Greek sigma at a word's end.
+    Hugging Face's Unicode tables are older than Python's. About 500 rare characters are punctuation
+    or marks in only one of the two versions.
+
+    Raises a UserError if the file is not a WordPiece vocabulary.
+    """
+
+    file_name = "vocab.txt"
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    hint = "expected a WordPiece vocabulary, a piece a line"
+
+    def __init__(self, path: str, model_bytes: bytes, settings: TextSettings):
+        # Accents are removed from lower-cased text alone, and quotes never change.
+        keeps = settings.keep_accents or not settings.do_lower_case
+        super().__init__(path, model_bytes, TextSettings(settings.do_lower_case, keeps))
+        self._unk_id = self.special_ids[1]
+        self._table = prepared(self.settings)
+        self._word_ids = functools.lru_cache(1 << 16)(self._split_word)
+
+    def _read(self) -> list[str]:
+        try:
+            lines = self.model_bytes.decode("utf-8").replace("\r\n", "\n").split("\n")
+        except UnicodeDecodeError:
+            raise UserError(f"{self.path!r} is not UTF-8: expected a piece a line") from None
+        pieces = lines[:-1] if not lines[-1] else lines
+        self._ids: dict[str, int] = {}
+        for i, piece in enumerate(pieces):
+            place = f"{self.path}:{i + 1}"
+            if not piece or piece in self._ids:
+                what = f"{piece!r} again" if piece else "an empty piece"
+                raise UserError(f"{place}: {what}; expected a piece a line")
+            num_bytes = len(piece.removeprefix(CONTINUATION).encode())
+            if num_bytes > LONGEST_PIECE:
+                raise UserError(
+                    f"{place}: a piece of {num_bytes:,} bytes, expected at most {LONGEST_PIECE}"
+                )
+            self._ids[piece] = i
+        return pieces
+
+    def preprocess(self, text: str) -> str:
+        """Prepares text for WordPiece. Spaces separate the words that are split into pieces."""
+        return " ".join(text.translate(self._table).split(" "))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the piece ids of several texts."""
+        return [
+            [
+                i
+                for word in text.translate(self._table).split(" ")
+                if word
+                for i in self._word_ids(word)
+            ]
+            for text in texts
+        ]
+
+    def _split_word(self, word: str) -> tuple[int, ...]:
+        if len(word) > LONGEST_WORD:
+            return (self._unk_id,)
+        ids, start = [], 0
+        while start < len(word):
+            for end in range(len(word), start, -1):
+                piece = word[start:end] if not start else CONTINUATION + word[start:end]
+                if piece in self._ids:
+                    ids.append(self._ids[piece])
+                    start = end
+                    break
+            else:
+                return (self._unk_id,)
+        return tuple(ids)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Converts piece ids to readable text, with spaces between words."""
+        text = " ".join(self.pieces[i] for i in ids)
+        return text.replace(f" {CONTINUATION}", "")
+
+    def word_starts(self) -> np.ndarray:
+        """Returns whether each piece starts a word, bool [vocab_size], for whole-word masking.
+
+        Pieces without ## start a word, and so do all pieces of scripts without spaces, such as
+        Chinese.
+        """
+
+        def begins(piece: str) -> bool:
+            if not piece.startswith(CONTINUATION) or piece == CONTINUATION:
+                return True
+            return unicodedata.name(piece[2], "").startswith(SCRIPTS_WITHOUT_SPACES)
+
+        return np.array([begins(piece) for piece in self.pieces])
+
+    def replacement_ids(self) -> np.ndarray:
+        """Returns ids that may replace a masked piece, int32 [n]. No special or unused pieces."""
+        ids = [
+            i
+            for i, piece in enumerate(self.pieces)
+            if piece not in self.special and not piece.startswith("[unused")
+        ]
+        return np.array(ids, np.int32)
+
+    def in_graph(self) -> InGraphWordPiece:
+        """Returns this vocabulary as TensorFlow ops, for use in a graph or with many texts."""
+        with tf.init_scope(), on_host():
+            return self._in_graph
+
+    @functools.cached_property
+    def _in_graph(self) -> InGraphWordPiece:
+        return InGraphWordPiece(self)

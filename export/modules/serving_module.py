@@ -86,7 +86,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         self.head_variables = [
             v for v in model.variables if not any(v is known for known in self.variables)
         ]
-        vocabulary = os.path.join(served.model_dir, served.tokenizer.vocabulary_name)
+        vocabulary = os.path.join(served.model_dir, served.tokenizer.vocabulary.file_name)
         self.vocab_file = tf.saved_model.Asset(vocabulary)
         self.config_file = tf.saved_model.Asset(config_file)
         if served.task:  # with the Decision, which is not in the original task.json
@@ -230,10 +230,9 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     def tokenization_info(self) -> dict:
         """Serves the `tokenization_info` signature."""
-        return {
-            "vocab_file": self.vocab_file.asset_path,
-            "do_lower_case": tf.constant(self.served.tokenizer.do_lower_case),
-        }
+        settings = self.served.tokenizer.settings._asdict()
+        settings = {name: tf.constant(value) for name, value in settings.items()}
+        return {"vocab_file": self.vocab_file.asset_path, **settings}
 
     def labels(self) -> dict:
         """Serves the `labels` signature. Only tasks with labels have it."""

@@ -34,6 +34,7 @@ import albert_tf
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
+from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions
 from .segments import Segment
@@ -158,6 +159,14 @@ class Manifest:
     heldout_split: dict[str, Any] | None  # settings that select the held-out documents
     share_with_order: float | None  # ratio of segments with an order label; None: static examples
     splits: dict[str, Split]
+    do_lower_case: bool
+    keep_accents: bool
+    latex_quotes: bool
+
+    @property
+    def text_settings(self) -> TextSettings:
+        """How the text was prepared."""
+        return TextSettings(*(getattr(self, name) for name in TextSettings._fields))
 
     @classmethod
     def read(cls, record_dir: str) -> SegmentManifest | ReferenceManifest:
@@ -243,10 +252,10 @@ class Manifest:
                 f"{tokenizer.vocab_size}, {tokenizer.sha256[:12]}…): pass the first one, or make "
                 "records again with pipelines.create_pretraining_data"
             )
-        if tokenizer.do_lower_case != self.do_lower_case:
+        if tokenizer.settings != self.text_settings:
             raise UserError(
-                f"{records} were made with do_lower_case={self.do_lower_case}, but the "
-                f"tokenizer has do_lower_case={tokenizer.do_lower_case}"
+                f"{records} were made with {self.text_settings}, but the tokenizer has "
+                f"{tokenizer.settings}"
             )
         self._check_options(records, options)
         shards = [shard for split in SPLITS for shard in self.splits[split].shards]
@@ -285,6 +294,8 @@ class SegmentManifest(Manifest):
     skipped_lines: int
     splits: dict[str, Split]
     duplicate_documents: int = 0  # skipped, not included in any other count
+    keep_accents: bool = False
+    latex_quotes: bool = False
 
     @property
     def share_with_order(self) -> float:
@@ -333,6 +344,8 @@ class ReferenceManifest(Manifest):
     code_version: str
     drawn_with: dict[str, Any]  # settings of create_pretraining_data; empty for other records
     splits: dict[str, Split]
+    keep_accents: bool = False
+    latex_quotes: bool = False
 
     def _summary_of_records(self) -> str:
         unlabelled = self.drawn_with.get("unlabelled", 0)

@@ -35,9 +35,12 @@ def first_lengths(paths: Sequence[str]) -> tuple[int, int] | None:
     return None if first is None else example_lengths(first)
 
 
-def check_file(unit: FileUnit, lengths: tuple[int, int], spm_model_file: str) -> dict:
-    """Validates a file of records with `lengths` (L, P); returns the content of the unit's file."""
-    tokenizer = load_tokenizer(spm_model_file)
+def check_file(unit: FileUnit, lengths: tuple[int, int], vocabulary: tuple) -> dict:
+    """Validates a file of records with `lengths` (L, P); returns the content of the unit's file.
+
+    `vocabulary` has the path of the vocabulary and its TextSettings.
+    """
+    tokenizer = load_tokenizer(*vocabulary)
     pieces = 0
     record_bytes = array.array("q")
     records = _records(unit.path)

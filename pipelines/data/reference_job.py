@@ -63,7 +63,7 @@ def write_pass(unit: PassUnit, settings: Settings, options: ExampleOptions) -> d
     The shard is renamed to its final name when it is complete. Its bytes depend only on the
     segments and options, because order and draws are determined by (seed, pass, position).
     """
-    tokenizer = load_tokenizer(settings.spm_model_file, settings.do_lower_case)
+    tokenizer = load_tokenizer(settings.spm_model_file, *settings.text_settings)
     word_starts, make_examples = tokenizer.word_starts(), _example_graph(options, tokenizer)
     source = os.path.join(SEGMENTS_DIR, unit.source)
     segments = tf.data.TFRecordDataset(os.path.join(settings.output_dir, source))

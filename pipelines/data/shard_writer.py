@@ -19,6 +19,7 @@ from absl import flags
 from albert_tf.jobs import program
 from albert_tf.jobs.settings import setting
 from albert_tf.storage import files
+from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
 from . import duplicates
 from .corpus import TextFormat, read_documents
@@ -62,9 +63,6 @@ class Settings:
     spm_model_file: str = setting(
         flags.DEFINE_string, "Vocabulary: a SentencePiece model or a WordPiece vocab.txt."
     )
-    do_lower_case: bool = setting(
-        flags.DEFINE_bool, "Lower-case the text. Default: the setting of the vocabulary."
-    )
     max_seq_length: int = setting(program.define_max_seq_length, "")
     short_seq_prob: float = setting(
         flags.DEFINE_float,
@@ -84,6 +82,7 @@ class Settings:
         flags.DEFINE_integer, "Seed for the short segments and the held-out documents.", 12345
     )
     text_format: TextFormat = dataclasses.field(default_factory=TextFormat)
+    text_settings: TextSettings = dataclasses.field(default_factory=TextSettings)
     remove_duplicates: bool = setting(
         flags.DEFINE_bool,
         "Skip documents that differ from an earlier document only in case, spacing or punctuation.",
@@ -158,7 +157,7 @@ def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[st
     shard. Records are in random order. The bytes depend only on the text and the settings.
     Documents listed in `duplicates_files` are skipped.
     """
-    tokenizer = load_tokenizer(settings.spm_model_file, settings.do_lower_case)
+    tokenizer = load_tokenizer(settings.spm_model_file, *settings.text_settings)
     word_starts = tokenizer.word_starts().tolist()
     counts = Counter(dict.fromkeys(COUNTS, 0))
     skipped = duplicates.read_duplicates(duplicates_files, unit.index, unit.count)

@@ -39,13 +39,13 @@ def test_an_export_gives_its_encoder(made, tmp_path):
     # Its signatures are not read: tracing them takes seconds.
     tf.saved_model.save(load_module(open_checkpoint(directory, "encoder", 16)), str(tmp_path))
     (tmp_path / "assets.extra").mkdir()
-    provenance = {"do_lower_case": tokenizer.do_lower_case}
-    (tmp_path / "assets.extra/export.json").write_text(json.dumps(provenance))
+    provenance = json.dumps(tokenizer.settings._asdict())
+    (tmp_path / "assets.extra/export.json").write_text(provenance)
     with pytest.warns(UserWarning, match="the heads are freshly initialised"):
         again, its_tokenizer = albert_tf.from_pretrained(tmp_path)
     assert again.config == model.config
     assert its_tokenizer.sha256 == tokenizer.sha256
-    assert its_tokenizer.do_lower_case == tokenizer.do_lower_case
+    assert its_tokenizer.settings == tokenizer.settings
     np.testing.assert_equal(again.encoder.get_weights(), model.encoder.get_weights())
     with pytest.raises(UserError, match="masked LM has random weights"):
         albert_tf.SentenceScorer(again, its_tokenizer)

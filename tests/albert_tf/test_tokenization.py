@@ -8,7 +8,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_tf.text.tokenization import AlbertTokenizer, read_do_lower_case
+from albert_tf.text.settings import read_tokenizer_config
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.tasks.classification import ClassificationTask, Example
 from tests import sentences, vocabularies
 from tests.albert_tf.test_model_inputs import NAMES
@@ -125,7 +126,7 @@ def is_later(character):
 def test_long_texts_are_left_to_the_graph(tokenizer, monkeypatch):
     text = "the quick brown fox " * 200
     in_graph = graph_function(tokenizer)(tf.constant([text])).to_list()[0]
-    monkeypatch.setattr(tokenizer._processor, "encode", lambda texts, **_: [[7] * 513])
+    monkeypatch.setattr(tokenizer.vocabulary._processor, "encode", lambda texts, **_: [[7] * 513])
     assert tokenizer.encode(text) == in_graph
 
 
@@ -149,13 +150,15 @@ def test_saved_model_needs_no_file(tmp_path, digits_tokenizer):
 def test_saved_and_loaded(tokenizer, tmp_path, tiny_vocabulary, do_lower_case):
     AlbertTokenizer(str(tiny_vocabulary), do_lower_case).save(str(tmp_path))
     loaded = AlbertTokenizer.load(str(tmp_path))
-    assert (loaded.do_lower_case, loaded.sha256) == (do_lower_case, tokenizer.sha256)
+    assert (loaded.settings, loaded.sha256) == ((do_lower_case, False, False), tokenizer.sha256)
     same = loaded.encode("The Quick Fox") == tokenizer.encode("The Quick Fox")
     assert same == do_lower_case
 
 
 def test_digit_comma_pieces_are_split(digits_tokenizer):
-    split = {digits_tokenizer.id_to_piece(i) for i in digits_tokenizer.digit_comma_splits}
+    split = {
+        digits_tokenizer.id_to_piece(i) for i in digits_tokenizer.vocabulary.digit_comma_splits
+    }
     assert {"\u25812011,", "1,"} <= split
     pieces = [digits_tokenizer.id_to_piece(i) for i in digits_tokenizer.encode("in 2011, x1,")]
     assert pieces == ["\u2581in", "\u2581201", "1", ",", "\u2581x", "1", ","]
@@ -199,19 +202,18 @@ def test_files_that_are_no_model(tokenizer, tmp_path):
     with pytest.raises(ValueError, match=r"tokenizer_config.json: damaged or not JSON"):
         AlbertTokenizer.load(str(tmp_path))
     for content, message in (
-        ({"keep_accents": True}, r"keep_accents is true, but .* do as with false"),
         ({"remove_space": False}, "remove_space is false"),
         ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false"),
-        ({"do_lower_case": True, "strip_accents": False}, "strip_accents is false, .* with true"),
+        ({"do_lower_case": False, "strip_accents": True}, "strip_accents is true, .* with false"),
         ({"do_lower_case": "false"}, "do_lower_case is 'false', expected true or false"),
         ({"do_lower_case": 1}, "do_lower_case is 1, expected"),
     ):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
         with pytest.raises(ValueError, match=rf"tokenizer_config.json: {message}"):
-            read_do_lower_case(str(tmp_path))
-    usual = {"do_lower_case": False, "keep_accents": False, "strip_accents": None}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(usual))
-    assert read_do_lower_case(str(tmp_path)) is False
+            read_tokenizer_config(str(tmp_path))
+    usual = {"do_lower_case": False, "keep_accents": False}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**usual, "strip_accents": None}))
+    assert read_tokenizer_config(str(tmp_path)) == usual
 
 
 def test_a_seed_that_is_set_does_no_harm(tiny_vocabulary):

@@ -164,7 +164,7 @@ def test_a_signature_without_inputs_is_asked_over_grpc_alone(grpc_server, rest_s
     printed, _ = run("export.serving.client", *flags)
     answers = json.loads(printed)
     assert answers["vocab_file"].endswith("/assets/spiece.model")
-    assert answers["do_lower_case"] is tokenizer.do_lower_case
+    assert answers["do_lower_case"] is tokenizer.settings.do_lower_case
     with pytest.raises(ValueError, match=r"REST API has no request for 'labels'.*gRPC port"):
         client.ask_rest(rest_server, {}, signature="labels")
 

@@ -32,7 +32,7 @@ def assert_same_model(path, model_dir):
         np.testing.assert_array_equal(variables[name], variable)
     tokenizer = AlbertTokenizer.load(actual_dir)
     assert tokenizer.sha256 == AlbertTokenizer.load(model_dir).sha256
-    assert not tokenizer.do_lower_case
+    assert not tokenizer.settings.do_lower_case
 
 
 @pytest.mark.parametrize("output_format", ["albert_tf", "huggingface", "google"])
@@ -64,6 +64,7 @@ def test_a_pretrained_model_for_huggingface_has_a_card_and_settings(model_dir, t
     assert "pipeline_tag: fill-mask" in card and "# ALBERT: pre-trained" in card
     assert "| learning_rate | 0.003 |\n| seed | 5 |\n" in card and "mixed" not in card
     kept = {"do_lower_case": False, "remove_space": True, "keep_accents": False}
+    kept["latex_quotes"] = False
     settings = {"tokenizer_class": "AlbertTokenizer", **kept, "model_max_length": 64}
     assert json.loads((tmp_path / "hf/tokenizer_config.json").read_text()) == settings
 
@@ -79,7 +80,10 @@ def test_vocabulary_from_elsewhere_or_of_another_model(model_dir, tmp_path, tiny
     with pytest.raises(ValueError, match=r"holds 0 vocabularies .* --spm_model_file"):
         convert(input_path=str(google), output_dir=back)
     assert not (tmp_path / "back").exists()
-    vocabulary = {"spm_model_file": str(tiny_vocabulary), "do_lower_case": False}
+    vocabulary = {
+        "spm_model_file": str(tiny_vocabulary),
+        "text_settings": {"do_lower_case": False},
+    }
     convert(input_path=str(google), output_dir=back, **vocabulary)
     assert_same_model(back, model_dir)
 

@@ -7,8 +7,8 @@ import pytest
 import sentencepiece
 
 from albert_tf.checkpoints.pretrained import read_tokenizer
-from albert_tf.text.tokenization import AlbertTokenizer, preprocess
-from albert_tf.text.vocabulary_settings import resolve_lower_case
+from albert_tf.text.settings import TextSettings, preprocess, resolve
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import train_vocab as program
 from pipelines.data.corpus import TextFormat
 from pipelines.data.vocabulary_report import report
@@ -62,10 +62,12 @@ def test_text_is_prepared_as_the_tokenizer_does(tmp_path):
     path.write_text("École  Über\u00a0ALLES\n\nÉté été ﬁn\n" * 30, encoding="utf-8")
     lower = train(path, tmp_path, "lower", vocab_size=29)
     cased = train(path, tmp_path, "cased", vocab_size=31, do_lower_case=False)
-    assert resolve_lower_case(f"{lower}.model", None) is True
-    assert resolve_lower_case(f"{cased}.model", None) is False
-    assert read_tokenizer("any", f"{cased}.model").do_lower_case is False
-    assert initial_model(None, "albert_base", f"{cased}.model").tokenizer.do_lower_case is False
+    assert AlbertTokenizer(f"{lower}.model").settings == (True, False, False)
+    assert read_tokenizer("any", f"{cased}.model").settings.do_lower_case is False
+    assert (
+        initial_model(None, "albert_base", f"{cased}.model").tokenizer.settings.do_lower_case
+        is False
+    )
     for prefix, expected in [(lower, set()), (cased, set("EUALS"))]:
         letters = set("".join(listing(prefix)[13:]))
         assert {c for c in letters if c.isupper()} == expected
@@ -158,7 +160,7 @@ def test_report(tiny_vocabulary):
     # Digits are rare in novels, so that the coverage omits some, and numbers lose their values.
     assert "hint: the digits 1 4 9 are unknown to this vocabulary: raise" in of("the fox 1914")
     for letters, script in (("дело было", "Cyrillic"), ("中文字", "Han")):
-        line, others = preprocess(f"the fox {letters}", True), ["seven small birds"] * 90
+        line, others = preprocess(f"the fox {letters}", TextSettings()), ["seven small birds"] * 90
         text = of(*[line] * 7, *others)
         assert f"hint: 100 % of the {script} letters, which are " in text
         assert "--byte_fallback" in text
@@ -184,9 +186,9 @@ def test_lower_case_is_the_vocabularys(tmp_path):
             (tmp_path / "own.v2.json").write_text(json.dumps(written))
         if expected is None:
             with pytest.raises(ValueError, match=r"--do_lower_case=.* was trained with"):
-                resolve_lower_case(model, flag)
+                resolve(model, {"do_lower_case": flag})
         else:
-            assert resolve_lower_case(model, flag) is expected
+            assert resolve(model, {"do_lower_case": flag}).get("do_lower_case", True) is expected
 
 
 def test_a_log_has_fewer_lines_than_a_terminal(corpus, tmp_path, monkeypatch, capsys):

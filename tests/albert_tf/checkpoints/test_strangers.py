@@ -1,6 +1,7 @@
 """Weights and vocabularies of strangers: hostile files cost nothing and run nothing."""
 
 import dataclasses
+import json
 import shutil
 import sys
 import types
@@ -189,7 +190,7 @@ def test_several_checkpoints(tmp_path, trained, monkeypatch):
 def hostile_export(tmp_path_factory, trained, tiny_vocabulary):
     """The files of an export around a graph that writes a file of its choice when it is run."""
     directory = tmp_path_factory.mktemp("hostile")
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary), do_lower_case=False)
+    tokenizer = AlbertTokenizer(str(tiny_vocabulary), False, True)
     config = dataclasses.replace(trained.config, vocab_size=tokenizer.vocab_size)
     model = albert_tf.AlbertForPreTraining(config)
     model.create_variables()
@@ -208,14 +209,16 @@ def hostile_export(tmp_path_factory, trained, tiny_vocabulary):
     tokenizer.save(str(path / "assets"))
     config.write(str(path / "assets/albert_config.json"))
     (path / "assets.extra").mkdir()
-    (path / "assets.extra/export.json").write_text('{"do_lower_case": false}')
+    (path / "assets.extra/export.json").write_text(
+        json.dumps({"do_lower_case": False, "keep_accents": True, "latex_quotes": False})
+    )
     return path, model
 
 
 def test_no_function_of_a_saved_model_is_run(hostile_export):
     path, model = hostile_export
     config, tokenizer = saved_model.read_config_and_tokenizer(str(path))
-    assert config == model.config and tokenizer.do_lower_case is False
+    assert config == model.config and tokenizer.settings == (False, True, False)
     again = albert_tf.AlbertForPreTraining(config)
     again.create_variables()
     saved_model.restore_encoder(again.encoder, str(path))

@@ -70,4 +70,4 @@ def test_a_vocabulary_of_another_format_and_case(tmp_path, tiny_vocabulary):
             output_dir=str(tmp_path / f"of_{case}"),
             target_vocab=str(tmp_path / "new.txt"),
         )
-        assert AlbertTokenizer.load(str(tmp_path / f"of_{case}")).do_lower_case is case
+        assert AlbertTokenizer.load(str(tmp_path / f"of_{case}")).settings.do_lower_case is case

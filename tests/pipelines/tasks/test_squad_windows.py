@@ -65,7 +65,7 @@ ODD += "한\u1100\u1161e\u0301\u0345\u0b4d😀漢[]<▁.,19"
 @pytest.mark.parametrize("vocabulary", ["tokenizer", "byte_tokenizer"])
 def test_any_text_is_covered_by_its_pieces(request, vocabulary):
     tokenizer = request.getfixturevalue(vocabulary)
-    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model_bytes)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.vocabulary.model_bytes)
 
     @settings(max_examples=150, deadline=None)
     @given(
