@@ -103,8 +103,8 @@ def write_table(directory):
         (directory / f"{split}.tsv").write_text("\n".join(map("\t".join, rows)) + "\n")
 
 
-def write_pretrained(directory, vocabulary, do_lower_case=True):
-    tokenizer = AlbertTokenizer(str(vocabulary), do_lower_case)
+def write_pretrained(directory, vocabulary, do_lower_case=None):
+    tokenizer = AlbertTokenizer(vocabulary, do_lower_case)
     sizes = {"embedding_size": 20, "hidden_size": 32, "num_attention_heads": 4}
     sizes.update(intermediate_size=56, max_position_embeddings=64)
     config = tiny_config(vocab_size=tokenizer.vocab_size, initializer_range=0.15, **sizes)

@@ -21,6 +21,7 @@ from pipelines import evaluate, pretrain
 from pipelines.data.records import Manifest
 from pipelines.training import time_budget
 from tests.jobs import assert_same_bits, log, pretrain_flags, run, weights
+from tests.vocabularies import unrecorded
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +273,7 @@ def wrong_directories(work):
     other.write_bytes(tokenizer.vocabulary.model_bytes.replace(piece, b"#" * len(piece)))
     directories = {
         "two_heads": (dataclasses.replace(config, num_attention_heads=2), tokenizer),
-        "cased": (config, AlbertTokenizer(str(work / "vocabulary.model"), do_lower_case=False)),
+        "cased": (config, AlbertTokenizer(unrecorded(work / "vocabulary.model", work), False)),
         "other_vocabulary": (config, AlbertTokenizer(str(other))),
         "unshared": (dataclasses.replace(config, parameter_sharing="none"), tokenizer),
         "begun_without": (config, tokenizer),

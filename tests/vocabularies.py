@@ -1,17 +1,21 @@
 """SentencePiece models for tests."""
 
+import json
+import shutil
+
 import sentencepiece
 
-from albert_tf.text.settings import TextSettings, preprocess
+from albert_tf.text.settings import TextSettings
 
 ENGLISH = TextSettings()
 CONTROL_PIECES = ("[CLS]", "[SEP]", "[MASK]")
 
 
 def train(prefix, lines, vocab_size, control_pieces=CONTROL_PIECES, text=ENGLISH, **options):
-    """Trains as train_vocab does, on text that is prepared by the settings `text`."""
+    """Writes a model, and the settings `text` beside it, whatever the case of the lines is."""
     prefix.parent.mkdir(exist_ok=True)
-    lines = [preprocess(line, text) for line in lines]
+    record = json.dumps({"settings": text._asdict()} if text else {})
+    prefix.with_suffix(".json").write_text(record)
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(lines),
         model_prefix=str(prefix),
@@ -23,3 +27,8 @@ def train(prefix, lines, vocab_size, control_pieces=CONTROL_PIECES, text=ENGLISH
         **options,
     )
     return prefix.with_suffix(".model")
+
+
+def unrecorded(vocabulary, directory):
+    """Returns the path of a copy whose settings nothing records."""
+    return shutil.copy(vocabulary, directory / "unrecorded.model")

@@ -13,13 +13,15 @@ from tests import sentences
 from tests.albert_tf.checkpoints.test_name_map import change_google, without
 from tests.builders import write_pretrained
 from tests.jobs import run
+from tests.vocabularies import unrecorded
 
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory, tiny_vocabulary):
     """A model directory with weights and a vocabulary for cased text."""
-    directory = tmp_path_factory.mktemp("model") / "model"
-    write_pretrained(directory, tiny_vocabulary, do_lower_case=False)
+    place = tmp_path_factory.mktemp("model")
+    directory = place / "model"
+    write_pretrained(directory, unrecorded(tiny_vocabulary, place), do_lower_case=False)
     return str(directory)
 
 
@@ -81,7 +83,7 @@ def test_vocabulary_from_elsewhere_or_of_another_model(model_dir, tmp_path, tiny
         convert(input_path=str(google), output_dir=back)
     assert not (tmp_path / "back").exists()
     vocabulary = {
-        "spm_model_file": str(tiny_vocabulary),
+        "spm_model_file": str(unrecorded(tiny_vocabulary, tmp_path)),
         "text_settings": {"do_lower_case": False},
     }
     convert(input_path=str(google), output_dir=back, **vocabulary)

@@ -98,7 +98,7 @@ def test_the_case_is_the_vocabularys(files, tiny_vocabulary, tmp_path, in_this_p
     settings = job.Settings(f"{files}/*", str(tmp_path / "indexed"), str(model))
     assert not job.index_records(settings, Workers(num_workers=1)).do_lower_case
     with pytest.raises(ValueError, match="was trained with --do_lower_case=false"):
-        other = dataclasses.replace(settings, do_lower_case=True)
+        other = dataclasses.replace(settings, text_flags={"do_lower_case": True})
         job.index_records(other, Workers(num_workers=1))
 
 

@@ -17,6 +17,7 @@ from albert_tf.checkpoints import google, huggingface, model_directory, name_map
 from albert_tf.text.tokenization import AlbertTokenizer
 from tests.albert_tf.checkpoints.test_name_map import change_config, make_model, read_tensors, write
 from tests.albert_tf.test_parity import save_tensors
+from tests.vocabularies import unrecorded
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +191,7 @@ def test_several_checkpoints(tmp_path, trained, monkeypatch):
 def hostile_export(tmp_path_factory, trained, tiny_vocabulary):
     """The files of an export around a graph that writes a file of its choice when it is run."""
     directory = tmp_path_factory.mktemp("hostile")
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary), False, True)
+    tokenizer = AlbertTokenizer(unrecorded(tiny_vocabulary, directory), False, True)
     config = dataclasses.replace(trained.config, vocab_size=tokenizer.vocab_size)
     model = albert_tf.AlbertForPreTraining(config)
     model.create_variables()
@@ -270,7 +271,7 @@ def test_a_hostile_vocabulary(more, tiny_vocabulary, tmp_path):
     """SentencePiece must refuse them: the older one of tensorflow-text would crash or worse."""
     good = tiny_vocabulary.read_bytes()
     (tmp_path / "good.model").write_bytes(good + proto_field(1, proto_field(1, b"more")))
-    tokenizer = AlbertTokenizer(str(tmp_path / "good.model"))
+    tokenizer = AlbertTokenizer(str(tmp_path / "good.model"), do_lower_case=True)
     assert tokenizer.id_to_piece(tokenizer.vocab_size - 1) == "more"
     (tmp_path / "spiece.model").write_bytes(good + more)
     with pytest.raises(ValueError, match=r"spiece.model' is not a SentencePiece model"):

@@ -49,11 +49,11 @@ def test_a_vocabulary_of_another_format_and_case(tmp_path, tiny_vocabulary):
     inner = [f"##{piece}" for piece in alone]
     new = [*SPECIAL, *alone, *inner, "."]
     (tmp_path / "new.txt").write_text("\n".join(new) + "\n", encoding="utf-8")
-    sources, number = _old_pieces(old, AlbertTokenizer(str(tmp_path / "new.txt")))
+    sources, number = _old_pieces(old, AlbertTokenizer(str(tmp_path / "new.txt"), True))
     found = [[old.pieces[i] for i in ids] for ids in sources[len(SPECIAL) :]]
     assert alone and found[: 2 * len(alone)] == [*([f"▁{p}"] for p in alone), *([p] for p in alone)]
     assert found[-1][0].lstrip("▁") == "." and number == len(new)
-    back = _old_pieces(AlbertTokenizer(str(tmp_path / "new.txt")), old)[0]
+    back = _old_pieces(AlbertTokenizer(str(tmp_path / "new.txt"), True), old)[0]
     for piece in alone:
         assert back[old.pieces.index(f"▁{piece}")] == [new.index(piece)]
         assert back[old.pieces.index(piece)] == [new.index(f"##{piece}")]

@@ -62,7 +62,7 @@ def write_manifest(directory, tokenizer, splits):
 def create_records(input_file, output_dir, vocabulary, shard_bytes=64_000_000, **changes):
     """Does a record job; `changes` are those of its settings."""
     where = str(input_file), str(output_dir), str(vocabulary)
-    values = {"do_lower_case": True, "max_seq_length": 41, "heldout_fraction": 0.2, **changes}
+    values = {"max_seq_length": 41, "heldout_fraction": 0.2, **changes}
     settings = Settings(*where, **values, shard_bytes=shard_bytes)
     return create_pretraining_data(settings, Workers(num_workers=1))
 
@@ -85,6 +85,7 @@ def stand_in_tokenizer(word_starts):
         **{"unk_id": 1, "cls_id": 2, "sep_id": 3, "mask_id": 4, "vocab_size": size},
         sha256="of nothing",
         word_starts=lambda: word_starts,
+        is_wordpiece=False,
         replacement_ids=lambda: np.arange(5, size, dtype=np.int32),
     )
 

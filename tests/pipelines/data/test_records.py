@@ -36,7 +36,7 @@ def manifest() -> SegmentManifest:
 @pytest.fixture
 def job(tmp_path, tiny_corpus, tiny_vocabulary) -> SimpleNamespace:
     output_dir = tmp_path / "records"
-    settings = Settings("", str(output_dir), str(tiny_vocabulary), True, 13, 0.1, 0.2, 12345)
+    settings = Settings("", str(output_dir), str(tiny_vocabulary), 13, 0.1, 0.2, 12345)
     output_dir.mkdir()
     size = os.path.getsize(tiny_corpus)
     unit = TextUnit("00001-of-00003", size, (Range(str(tiny_corpus), 0, size),), 1, 3)
@@ -106,7 +106,7 @@ def test_fingerprint_paths_and_mean_length(manifest):
 
 
 def test_check_names_what_does_not_fit(manifest, tmp_path):
-    fits = {"sha256": "ab" * 32, "vocab_size": 211, "do_lower_case": True}
+    fits = {"sha256": "ab" * 32, "vocab_size": 211, "settings": (True, False, False)}
 
     def check(length=128, directory=str(tmp_path), **changes):
         manifest.check(directory, SimpleNamespace(**{**fits, **changes}), ExampleOptions(length))
@@ -121,7 +121,7 @@ def test_check_names_what_does_not_fit(manifest, tmp_path):
         check()
     for changes, message in (
         ({"sha256": "cd" * 32}, "^the records in 'r' .* another vocabulary"),
-        ({"do_lower_case": False}, "do_lower_case=True"),
+        ({"settings": (True, True, False)}, "do_lower_case=True, keep_accents=False"),
         ({"length": 127}, "max_seq_length 128 .* 127"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -35,7 +35,7 @@ def create(tmp_path_factory, tiny_vocabulary):
         where = str(text), str(output_dir), str(tiny_vocabulary)
         values = {"heldout_fraction": 0.2, "random_seed": options.seed}
         values["shard_bytes"] = text.stat().st_size // 3 + 1
-        settings = Settings(*where, True, LENGTH, **values)
+        settings = Settings(*where, LENGTH, **values)
         return job.create_reference_examples(settings, options, dupe_factor, Workers())
 
     with builders.units_in_this_process():
@@ -149,7 +149,7 @@ def test_draws_are_of_seed_pass_and_position(tmp_path, tiny_vocabulary):
     def draw(first, pass_number, seed=5):
         unit = reference_job.PassUnit("pass", 1, "train-0.tfrecord", "train", first, pass_number)
         options = ExampleOptions(LENGTH, PREDICTIONS, seed=seed)
-        settings = Settings("", str(tmp_path), str(tiny_vocabulary), True, LENGTH)
+        settings = Settings("", str(tmp_path), str(tiny_vocabulary), LENGTH)
         reference_job.write_pass(unit, settings, options)
         records = read_features([tmp_path / f"{unit.name}.tfrecord"])
         return [features["masked_lm_positions"] for features in records]
