@@ -71,7 +71,8 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     else:
         model, directory, notes, _ = read(path, allow_missing=HEADS)
     tokenizer = read_tokenizer(directory)
-    for note in [*notes, *check_vocabulary(tokenizer, model)]:
+    model, further_notes = fit_to_vocabulary(model, tokenizer)
+    for note in [*notes, *further_notes]:
         warnings.warn(f"{path}: {note}", stacklevel=2)
     return model, tokenizer
 
@@ -138,15 +139,26 @@ def is_pretrained(path: str) -> bool:
     return bool(is_model_directory(path) or huggingface.find_weights(path) or google.find(path))
 
 
-def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[str]:
-    """Returns notes on the vocabulary; raises a UserError if it is too large for the model."""
+def fit_to_vocabulary(
+    model: tf.keras.Model, tokenizer: AlbertTokenizer
+) -> tuple[tf.keras.Model, list[str]]:
+    """Returns the model without embedded rows beyond the vocabulary, and notes for the user.
+
+    Some authors pad the embeddings to a multiple of 8 or 64. No text contains these rows. Raises a
+    UserError if the vocabulary has more pieces than the model embeds.
+    """
     rows, pieces = model.config.vocab_size, tokenizer.vocab_size
     if pieces > rows:
         raise UserError(
             f"the vocabulary has {pieces} pieces, but the model embeds {rows}: it belongs to "
             "another model"
         )
-    notes = [f"{rows} embedded pieces, {pieces} in the vocabulary"] if pieces < rows else []
+    notes = []
+    if pieces < rows:
+        model = name_map.with_rows(model, pieces, lambda array: array[:pieces])
+        notes = [
+            f"{rows - pieces:,} embedded rows beyond the vocabulary's {pieces:,} pieces are dropped"
+        ]
     if tokenizer.do_lower_case and tokenizer.vocabulary_name == WORDPIECE_FILE:
         names = [tokenizer.id_to_piece(i) for i in range(pieces)]
         capitals = [name for name in names if name != name.lower() and name[0] != "["]
@@ -156,7 +168,7 @@ def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[
                 f"capitals, such as {capitals[-1]!r}: if the model is cased, convert it with "
                 "--nodo_lower_case"
             )
-    return notes
+    return model, notes
 
 
 def is_model_directory(path: str) -> bool:

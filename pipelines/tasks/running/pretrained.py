@@ -42,7 +42,8 @@ class PretrainedModel:
                 "--answers=mean_embedding, or another model"
             )
         self._tokenizer = pretrained.read_tokenizer(directory)
-        for note in [*notes, *pretrained.check_vocabulary(self._tokenizer, model)]:
+        model, further_notes = pretrained.fit_to_vocabulary(model, self._tokenizer)
+        for note in [*notes, *further_notes]:
             print(f"note     {note}")
         self._room = model.config.max_position_embeddings - 2
         digest = hashlib.sha256()

@@ -173,6 +173,6 @@ def test_a_cased_vocabulary_that_is_lower_cased_gets_a_note(tmp_path, do_lower_c
     (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
     tokenizer = pretrained.read_tokenizer(str(tmp_path), do_lower_case=do_lower_case)
     model = SimpleNamespace(config=SimpleNamespace(vocab_size=len(pieces)))
-    notes = pretrained.check_vocabulary(tokenizer, model)
+    _, notes = pretrained.fit_to_vocabulary(model, tokenizer)
     assert len(notes) == do_lower_case
     assert all("'US'" in note and "--nodo_lower_case" in note for note in notes)
