@@ -93,6 +93,10 @@ class SentenceScorer:
 
         Raises a UserError if a text is too long for the model, or `texts` is a single string.
         """
+        return self.score_pieces(self.encode(texts), on_batch)
+
+    def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Returns the piece ids of each text, int32. Raises a UserError as a call does."""
         encoded = _encode(self._tokenizer, texts)
         room = self._model.config.max_position_embeddings - 2
         for place, (text, ids) in enumerate(zip(texts, encoded)):
@@ -101,9 +105,15 @@ class SentenceScorer:
                     f"texts[{place}]: {text[:60]!r}... has {len(ids):,} pieces, but the model "
                     f"reads {room} of a text: divide it"
                 )
+        return encoded
+
+    def score_pieces(
+        self, encoded: Sequence[np.ndarray], on_batch: Callable[[int], None] = lambda _: None
+    ) -> list[SentenceScore]:
+        """Same as a call, for texts that are tokenized already (see `encode`)."""
         words = [np.cumsum(self._word_starts[ids]) for ids in encoded]  # word index per piece
         # Batch texts of similar length together to reduce padding.
-        by_length = sorted(range(len(texts)), key=lambda place: len(encoded[place]))
+        by_length = sorted(range(len(encoded)), key=lambda place: len(encoded[place]))
         rows = (row for i in by_length for row in self._rows(i, encoded[i], words[i]))
         totals = np.array([0.0 if len(ids) else np.nan for ids in encoded])
         longest = self._model.config.max_position_embeddings
@@ -185,10 +195,13 @@ class TextEmbedder:
 
         Raises a UserError if `texts` is not a list of strings.
         """
+        return self.embed_pieces(_encode(self._tokenizer, texts))
+
+    def embed_pieces(self, encoded: Iterable[Sequence[int] | np.ndarray]) -> np.ndarray:
+        """Same as a call, for the piece ids of texts that are tokenized already."""
         tokenizer, room = self._tokenizer, self._max_seq_length - 2
         rows = [
-            np.array([tokenizer.cls_id, *ids[:room], tokenizer.sep_id], np.int32)
-            for ids in _encode(tokenizer, texts)
+            np.array([tokenizer.cls_id, *ids[:room], tokenizer.sep_id], np.int32) for ids in encoded
         ]
         found = np.zeros([len(rows), self._encoder.config.hidden_size], np.float32)
         by_length = sorted(enumerate(rows), key=lambda row: len(row[1]))

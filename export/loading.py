@@ -15,7 +15,6 @@ from albert_tf.layers.primitives import build_parts
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import AlbertTokenizer
 from .kinds import ENCODER, MODULES, PRETRAINING
 from .modules.serving_module import ServedCheckpoint, ServingModule
 
@@ -34,15 +33,10 @@ def open_checkpoint(
     model_dir, checkpoint = model_directory.find_best_checkpoint(path)
     kind, task = _read_task(model_dir, kind)
     config = model_directory.read_config(model_dir, checkpoint)
-    tokenizer = AlbertTokenizer.load(model_dir)
+    tokenizer = model_directory.load_tokenizer(model_dir, config)
     trained_length = model_directory.trained_length(model_dir, config)
     max_seq_length = max_seq_length or trained_length
     program.check_max_seq_length(max_seq_length, config.max_position_embeddings, trained_length)
-    if tokenizer.vocab_size != config.vocab_size:
-        raise UserError(
-            f"{model_dir!r}: the vocabulary has {tokenizer.vocab_size} pieces, the config has "
-            f"vocab_size {config.vocab_size}: they belong to different models"
-        )
     return ServedCheckpoint(kind, task, checkpoint, model_dir, config, tokenizer, max_seq_length)
 
 

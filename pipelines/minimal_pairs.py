@@ -179,7 +179,7 @@ def main(_) -> None:
         known = {word for word, count in counts.items() if count >= _KNOWN_COUNT}
         subsets["known"] = np.array([bool(found) and found <= known for found in words])
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
-    scores, lengths = score(scorer, tokenizer, pairs)
+    scores, lengths = score(scorer, pairs)
     right["model"] = _right(*scores)
     subsets["equal_length"] = lengths[0] == lengths[1]
     names = ("input_file", "pairs_per_group", "masking", "corpus")
@@ -276,13 +276,12 @@ def read_published(
     return published
 
 
-def score(
-    scorer: SentenceScorer, tokenizer: AlbertTokenizer, pairs: Sequence[Pair]
-) -> tuple[np.ndarray, np.ndarray]:
+def score(scorer: SentenceScorer, pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
     """Returns pseudo-log-likelihoods and numbers of pieces, each [2 (right, wrong), pairs]."""
-    # Score all sentences in one call, so that sentences that are too long fail at the start.
+    # Encode all sentences in one call, so that sentences that are too long fail at the start.
     texts = [pair.good for pair in pairs] + [pair.bad for pair in pairs]
-    lengths, done = [len(ids) for ids in tokenizer.encode_batch(texts)], 0
+    encoded, done = scorer.encode(texts), 0
+    lengths = [*map(len, encoded)]
     if 0 in lengths:
         place = lengths.index(0)
         raise UserError(
@@ -297,7 +296,8 @@ def score(
             done += pieces
             progress.update(done)
 
-        scores = np.array([found.log_likelihood for found in scorer(texts, on_batch)])
+        found = scorer.score_pieces(encoded, on_batch)
+    scores = np.array([one.log_likelihood for one in found])
     return scores.reshape(2, len(pairs)), np.array(lengths).reshape(2, len(pairs))
 
 

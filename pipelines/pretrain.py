@@ -401,7 +401,7 @@ def _restore_initial_weights(
         {name: getattr(config, name) for name in names} for config in (their_config, model.config)
     )
     if tf.io.gfile.exists(find_vocabulary(directory)):
-        known = AlbertTokenizer.load(directory)
+        known = model_directory.load_tokenizer(directory, their_config)
         for found, tokenizer in ((theirs, known), (ours, initial.tokenizer)):
             found["vocabulary"] = tokenizer.sha256[:16]
             found.update(tokenizer.settings._asdict())

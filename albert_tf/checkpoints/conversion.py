@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -27,9 +26,6 @@ from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
 
 FORMATS = ("albert_tf", "huggingface", "google")
 
-# Variables that have one row per vocabulary piece.
-_ROWS_OF_PIECES = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")
-
 
 def convert(
     *,
@@ -46,7 +42,8 @@ def convert(
     with files.new_directory(output_dir) as partial:
         model, directory, notes, fresh = pretrained.read(input_path, allow_missing, allow_unused)
         tokenizer = pretrained.read_tokenizer(directory, spm_model_file, text_settings)
-        notes.extend(pretrained.check_vocabulary(tokenizer, model))
+        model, further_notes = pretrained.fit_to_vocabulary(model, tokenizer)
+        notes.extend(further_notes)
         if target_vocab:
             recorded = resolve(target_vocab, {})
             new = AlbertTokenizer(target_vocab, **{**tokenizer.settings._asdict(), **recorded})
@@ -98,7 +95,8 @@ def convert_fine_tuned(
                 f"{input_path!r}: Hugging Face has no class with this head (beams for SQuAD 2.0): "
                 "fine-tune with --squad_head=spans"
             )
-        for note in notes:
+        model, further_notes = pretrained.fit_to_vocabulary(model, tokenizer)
+        for note in [*notes, *further_notes]:
             print(f"note         {note}")
         if output_format == "huggingface":
             huggingface.write_model(partial, model, tokenizer, input_path, task)
@@ -148,13 +146,11 @@ def _change_vocabulary(
     of these pieces, or of all old pieces if there are none. All other weights are unchanged.
     """
     sources, num_shared = _old_pieces(old, new)
-    config = dataclasses.replace(model.config, vocab_size=new.vocab_size)
-    weights = name_map.arrays(model)
-    for name in _ROWS_OF_PIECES:
-        rows = weights[name]
-        weights[name] = np.stack([rows[ids].mean(axis=0, dtype=np.float32) for ids in sources])
-    changed, _ = name_map.build(name_map.Imported(config, weights, "", []), "the model")
-    return changed, (
+
+    def rows_of(rows):
+        return np.stack([rows[ids].mean(axis=0, dtype=np.float32) for ids in sources])
+
+    return name_map.with_rows(model, new.vocab_size, rows_of), (
         f"{num_shared:,} of {new.vocab_size:,} pieces keep their embeddings, the others begin with "
         "the mean of the pieces that spell them: pre-train further before use"
     )

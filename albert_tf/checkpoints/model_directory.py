@@ -27,6 +27,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.unreadable import refuse_unreadable
+from albert_tf.text.tokenization import AlbertTokenizer
 
 CONFIG_FILE = "albert_config.json"
 BEST_DIR = "best"
@@ -144,6 +145,21 @@ def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
     with refuse_unreadable(f"{checkpoint!r} does not hold this model's weights"):
         name_map.check_size(config, length_of_data(checkpoint), "ours", name_map.OUR_HEADS)
     return config
+
+
+def load_tokenizer(model_dir: str, config: AlbertConfig) -> AlbertTokenizer:
+    """Loads the tokenizer of a model; raises a UserError if its size is not the config's."""
+    tokenizer = AlbertTokenizer.load(model_dir)
+    rows, pieces = config.vocab_size, tokenizer.vocab_size
+    if rows != pieces:
+        remedy = "they belong to different models"
+        if rows > pieces:
+            remedy = "pipelines.convert_checkpoint drops the rows beyond the vocabulary"
+        raise UserError(
+            f"{model_dir!r}: the vocabulary has {pieces} pieces, the config has vocab_size {rows}: "
+            f"{remedy}"
+        )
+    return tokenizer
 
 
 def trained_length(model_dir: str, config: AlbertConfig) -> int:

@@ -12,11 +12,12 @@ int(i / layers * groups), which skips a group for 22 layers in 22 groups or 23 i
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Optional
 
 import numpy as np
@@ -132,6 +133,9 @@ BERT_TABLE = tuple(itertools.starmap(_bert_row, _TABLE))
 
 # Matches our names of all variables outside the encoder.
 OUR_HEADS = "^(masked_lm|sentence_order)/"
+
+# Our names of the variables that have one row per vocabulary piece.
+_ROWS_OF_PIECES = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")
 
 _SIZES = {
     "V": "vocab_size",
@@ -342,6 +346,26 @@ def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
             )
         variable.assign(array)
     return fresh
+
+
+def with_rows(
+    model: tf.keras.Model, vocab_size: int, rows_of: Callable[[np.ndarray], np.ndarray]
+) -> tf.keras.Model:
+    """Returns a copy of a model for another number of pieces.
+
+    `rows_of` maps each variable with one row per piece, float32 [V, ...], to [vocab_size, ...]. All
+    other weights are unchanged.
+    """
+    values = model.get_config()
+    config = dataclasses.replace(model.config, vocab_size=vocab_size)
+    copy = type(model).from_config({**values, "config": dataclasses.asdict(config)})
+    weights = arrays(model)
+    for name in weights.keys() & {*_ROWS_OF_PIECES}:
+        weights[name] = rows_of(weights[name])
+    assign(copy, Imported(config, weights, "", []), "the model")
+    if isinstance(model, AlbertForPreTraining):  # SentenceScorer rejects a random masked LM
+        copy.masked_lm.is_drawn_afresh = getattr(model.masked_lm, "is_drawn_afresh", False)
+    return copy
 
 
 def _not_matching(names: list[str], allowed: str | None) -> list[str]:

@@ -23,6 +23,9 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.settings import unreachable
 from albert_tf.text.tokenization import AlbertTokenizer
 
+# Embeddings are padded by fewer rows, at most to a multiple of this number.
+_MOST_PADDING = 1024
+
 # Matches Google's and Hugging Face's names of the variables in the heads.
 HEADS = r"predictions|seq_relationship|sop_classifier"
 
@@ -69,7 +72,8 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     else:
         model, directory, notes, _ = read(path, allow_missing=HEADS)
     tokenizer = read_tokenizer(directory)
-    for note in [*notes, *check_vocabulary(tokenizer, model)]:
+    model, further_notes = fit_to_vocabulary(model, tokenizer)
+    for note in [*notes, *further_notes]:
         warnings.warn(f"{path}: {note}", stacklevel=2)
     return model, tokenizer
 
@@ -136,15 +140,26 @@ def is_pretrained(path: str) -> bool:
     return bool(is_model_directory(path) or huggingface.find_weights(path) or google.find(path))
 
 
-def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[str]:
-    """Returns notes on the vocabulary; raises a UserError if it is too large for the model."""
+def fit_to_vocabulary(
+    model: tf.keras.Model, tokenizer: AlbertTokenizer
+) -> tuple[tf.keras.Model, list[str]]:
+    """Returns the model without embedded rows beyond the vocabulary, and notes for the user.
+
+    Some authors pad the embeddings to a multiple of 8 or 64. No text contains these rows. Raises a
+    UserError if the vocabulary has more pieces than the model embeds, or far fewer.
+    """
     rows, pieces = model.config.vocab_size, tokenizer.vocab_size
-    if pieces > rows:
+    if not 0 <= rows - pieces < _MOST_PADDING:
         raise UserError(
             f"the vocabulary has {pieces} pieces, but the model embeds {rows}: it belongs to "
             "another model"
         )
-    notes = [f"{rows} embedded pieces, {pieces} in the vocabulary"] if pieces < rows else []
+    notes = []
+    if pieces < rows:
+        model = name_map.with_rows(model, pieces, lambda array: array[:pieces])
+        notes = [
+            f"{rows - pieces:,} embedded rows beyond the vocabulary's {pieces:,} pieces are dropped"
+        ]
     for name, lost in unreachable(tokenizer.pieces, tokenizer.settings).items():
         what, remedy = {
             "do_lower_case": ("text loses its capitals, but", "--nodo_lower_case"),
@@ -154,7 +169,7 @@ def check_vocabulary(tokenizer: AlbertTokenizer, model: tf.keras.Model) -> list[
             f"{what} {len(lost):,} pieces of the vocabulary have them, such as {lost[-1]!r}: if "
             f"the model was trained otherwise, convert it with {remedy}"
         )
-    return notes
+    return model, notes
 
 
 def is_model_directory(path: str) -> bool:

@@ -104,7 +104,8 @@ def read_initial_model(init_checkpoint: str) -> InitialModel:
     model_dir, checkpoint = model_directory.find_checkpoint(init_checkpoint)
     config = model_directory.read_config(model_dir, checkpoint)
     length = model_directory.trained_length(model_dir, config)
-    return InitialModel(config, AlbertTokenizer.load(model_dir), checkpoint, length)
+    tokenizer = model_directory.load_tokenizer(model_dir, config)
+    return InitialModel(config, tokenizer, checkpoint, length)
 
 
 def hash_of_weights(checkpoint: str) -> str:

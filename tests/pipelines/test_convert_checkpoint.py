@@ -98,7 +98,7 @@ def test_wordpiece_model(model_dir, tmp_path, capsys):
     pieces = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n北\n京\n"
     (google / "vocab_chinese.txt").write_text(pieces, encoding="utf-8")
     convert(input_path=str(google), output_dir=str(ours))
-    assert "embedded pieces, 7 in the vocabulary" in capsys.readouterr().out
+    assert "rows beyond the vocabulary's 7 pieces are dropped" in capsys.readouterr().out
     assert (ours / "vocab.txt").read_text(encoding="utf-8") == pieces
     _, tokenizer = albert_tf.from_pretrained(str(ours))
     assert tokenizer.encode("北京") == [5, 6]

@@ -11,7 +11,9 @@ import albert_tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import open_checkpoint
+from pipelines import minimal_pairs
 from pipelines import predict as predict_lib
 from pipelines.tasks.running import pretrained as pretrained_lib
 from pipelines.tasks.squad import SquadTask
@@ -77,6 +79,31 @@ def test_embeddings_are_those_of_python(pretrained, loaded, texts_file, pooling)
     rows = answers(pretrained, texts_file, answers=f"{pooling}_embedding")
     expected = TextEmbedder(*loaded, pooling)(TEXTS)
     np.testing.assert_allclose([row["embedding"] for row in rows], expected, atol=1e-5)
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """Returns a list, to which each text is added when it is tokenized."""
+    texts, encode = [], AlbertTokenizer.encode_batch
+
+    def counted(self, batch):
+        texts.extend(batch)
+        return encode(self, batch)
+
+    monkeypatch.setattr(AlbertTokenizer, "encode_batch", counted)
+    return texts
+
+
+@pytest.mark.parametrize("answer", ["score", "mean_embedding"])
+def test_each_text_is_tokenized_once(answer, pretrained, texts_file, encoded):
+    answers(pretrained, texts_file, answers=answer)
+    assert encoded == TEXTS
+
+
+def test_each_sentence_of_pairs_is_tokenized_once(loaded, encoded):
+    pairs = [minimal_pairs.Pair(TEXTS[0], TEXTS[3], "group", None)]
+    minimal_pairs.score(SentenceScorer(*loaded), pairs)
+    assert encoded == [TEXTS[0], TEXTS[3]]
 
 
 def test_unfinished_fine_tuning_is_no_pretrained_model(pretrained, tmp_path):

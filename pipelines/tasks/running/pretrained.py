@@ -42,7 +42,8 @@ class PretrainedModel:
                 "--answers=mean_embedding, or another model"
             )
         self._tokenizer = pretrained.read_tokenizer(directory)
-        for note in [*notes, *pretrained.check_vocabulary(self._tokenizer, model)]:
+        model, further_notes = pretrained.fit_to_vocabulary(model, self._tokenizer)
+        for note in [*notes, *further_notes]:
             print(f"note     {note}")
         self._room = model.config.max_position_embeddings - 2
         digest = hashlib.sha256()
@@ -54,32 +55,32 @@ class PretrainedModel:
         if answers == "score":
             self.rows_per_part = SCORED_ROWS_PER_PART
             self.identity["masking"] = masking
-            self._score = SentenceScorer(model, self._tokenizer, masking == "word", pieces)
+            self._scorer = SentenceScorer(model, self._tokenizer, masking == "word", pieces)
         else:
             self.rows_per_part = ROWS_PER_PART
             pooling = answers.partition("_")[0]
-            self._embed = TextEmbedder(model, self._tokenizer, pooling, pieces_per_batch=pieces)
+            self._embedder = TextEmbedder(model, self._tokenizer, pooling, pieces_per_batch=pieces)
 
-    def prepare(self, examples: list[Example]) -> list[list[int]]:
+    def prepare(self, examples: list[Example]) -> list[np.ndarray]:
         """See AnsweringModel. Returns the piece ids of each text."""
-        return self._tokenizer.encode_batch([example.text for example in examples])
+        texts = [example.text for example in examples]
+        return [np.array(ids, np.int32) for ids in self._tokenizer.encode_batch(texts)]
 
-    def answer(self, examples: list[Example], prepared: list[list[int]]) -> dict[str, list]:
+    def answer(self, examples: list[Example], prepared: list[np.ndarray]) -> dict[str, list]:
         """See AnsweringModel."""
         columns: dict[str, list] = {"id": [example.id for example in examples]}
         lengths = [len(ids) for ids in prepared]
         if self.identity["answers"] == "score":
-            fitting = [e.text for e, n in zip(examples, lengths) if 0 < n <= self._room]
-            scores = iter(self._score(fitting))
+            fitting = [ids for ids in prepared if 0 < len(ids) <= self._room]
+            scores = iter(self._scorer.score_pieces(fitting))
             # Empty texts and texts that are too long get no score, so that the job does not fail.
             found = [next(scores) if 0 < n <= self._room else None for n in lengths]
             columns["log_likelihood"] = [s and round(s.log_likelihood, 4) for s in found]
             columns["num_pieces"] = lengths
             columns["num_words"] = [s and s.num_words for s in found]
         else:
-            vectors = self._embed([example.text for example in examples])
+            vectors = self._embedder.embed_pieces(prepared)
             columns["embedding"] = [[round(float(x), 6) for x in row] for row in vectors]
-        pieces = np.array([piece for ids in prepared for piece in ids], np.int32)
         row_splits = np.cumsum([0, *lengths])
-        shares = self._tokenizer.unknown_shares(pieces, row_splits)
+        shares = self._tokenizer.unknown_shares(np.concatenate(prepared), row_splits)
         return {**columns, "unknown_share": [round(float(share), 6) for share in shares]}

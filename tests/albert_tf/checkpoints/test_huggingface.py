@@ -175,6 +175,6 @@ def test_a_cased_vocabulary_that_is_lower_cased_gets_a_note(tmp_path, do_lower_c
         str(tmp_path), text_settings={"do_lower_case": do_lower_case}
     )
     model = SimpleNamespace(config=SimpleNamespace(vocab_size=len(pieces)))
-    notes = pretrained.check_vocabulary(tokenizer, model)
+    _, notes = pretrained.fit_to_vocabulary(model, tokenizer)
     assert len(notes) == do_lower_case
     assert all("'US'" in note and "--nodo_lower_case" in note for note in notes)
