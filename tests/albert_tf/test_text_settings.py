@@ -1,0 +1,133 @@
+"""What a vocabulary's files say about its text, ours and Hugging Face's."""
+
+import copy
+import json
+import pickle
+
+import pytest
+
+from albert_tf.text.settings import TextSettings
+from albert_tf.text.tokenization import AlbertTokenizer
+from albert_tf.text.wordpiece import WordPieceVocabulary
+from tests import vocabularies
+from tests.builders import raises_one_line
+
+TEXT = "The Fox said `` no '' to Émile and Élan in Été".split()
+
+
+@pytest.fixture(params=["spiece.model", "vocab.txt"])
+def vocabulary(request, tmp_path):
+    """A cased vocabulary with accents, and nothing that records it."""
+    path = tmp_path / request.param
+    if request.param == "vocab.txt":
+        path.write_text("\n".join([*WordPieceVocabulary.special, *dict.fromkeys(TEXT)]) + "\n")
+    else:
+        trained = vocabularies.train(tmp_path / "other" / "cased", TEXT * 3, 99, text=None)
+        path.write_bytes(trained.read_bytes())
+    return path
+
+
+def of_hugging_face(path, **values):
+    (path.parent / "config.json").write_text('{"model_type": "albert"}')
+    known = {"do_lower_case": False, "keep_accents": True}
+    (path.parent / "tokenizer_config.json").write_text(json.dumps({**known, **values}))
+
+
+def test_settings_of_a_cased_vocabulary_must_be_known(vocabulary):
+    with raises_one_line(r"pieces have capitals, such as .*--do_lower_case=true or --do_lower_cas"):
+        AlbertTokenizer(vocabulary)
+    with raises_one_line(r"pieces have accents .*--keep_accents=true or --keep_accents=false"):
+        AlbertTokenizer(vocabulary, do_lower_case=True)
+    assert AlbertTokenizer(vocabulary, True, False).settings == (True, False, False)
+    record = {"settings": {"do_lower_case": False, "keep_accents": True}}
+    vocabulary.with_suffix(".json").write_text(json.dumps(record))
+    assert AlbertTokenizer(vocabulary).settings == (False, True, False)
+    with raises_one_line("--do_lower_case=true, but .* was trained with --do_lower_case=false"):
+        AlbertTokenizer(vocabulary, do_lower_case=True)
+
+
+def test_settings_beside_a_vocabulary_of_hugging_face(vocabulary):
+    is_wordpiece = vocabulary.suffix == ".txt"
+    of_hugging_face(vocabulary)
+    assert AlbertTokenizer(vocabulary).settings == (False, True, not is_wordpiece)
+    of_hugging_face(vocabulary, latex_quotes=False)
+    assert AlbertTokenizer(vocabulary).settings == (False, True, False)
+    assert AlbertTokenizer(vocabulary, do_lower_case=True).settings.do_lower_case
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapanese"),
+        (
+            "config.json",
+            {"tokenizer_class": "CamembertTokenizer"},
+            "'CamembertTokenizer', expected",
+        ),
+        ("added_tokens.json", {"<e1>": 99, "</e1>": 100}, r"added tokens \(<e1>, </e1>\), which"),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<e>"}}}, r"\(<e>\)"),
+        ("tokenizer.json", {"added_tokens": [{"id": 9, "content": "<e>"}]}, r"\(<e>\)"),
+        ("special_tokens_map.json", {"additional_special_tokens": ["<e>"]}, r"\(<e>\)"),
+        ("tokenizer_config.json", {"extra_special_tokens": {"image": "<e>"}}, r"\(<e>\)"),
+        ("special_tokens_map.json", {"cls_token": {"content": "<s>"}}, "cls_token is '<s>', exp"),
+        ("added_tokens.json", {f"<e{i}>": i for i in range(9)}, r"\(<e0>, .*<e4>, \.\.\.\)"),
+    ],
+)
+def test_what_their_tokenizers_do_and_ours_do_not(vocabulary, name, content, message):
+    of_hugging_face(vocabulary)
+    known = json.loads((vocabulary.parent / "tokenizer_config.json").read_text())
+    known = known if name == "tokenizer_config.json" else {}
+    (vocabulary.parent / name).write_text(json.dumps({**known, **content}))
+    with raises_one_line(message):
+        AlbertTokenizer(vocabulary)
+
+
+def test_special_tokens_are_no_added_tokens(vocabulary):
+    of_hugging_face(vocabulary, tokenizer_class="AlbertTokenizerFast", cls_token="[CLS]")
+    added = [
+        {"id": i, "content": piece} for i, piece in enumerate(AlbertTokenizer(vocabulary).pieces)
+    ]
+    (vocabulary.parent / "tokenizer.json").write_text(json.dumps({"added_tokens": added[:5]}))
+    assert AlbertTokenizer(vocabulary).settings.keep_accents
+
+
+def test_latex_quotes(vocabulary):
+    """As transformers' AlbertTokenizer reads them, with which the model was trained."""
+    of_hugging_face(vocabulary)
+    tokenizer = AlbertTokenizer(vocabulary)
+    text = "The ``Fox'' said '' no ` '"
+    expected = text if tokenizer.is_wordpiece else 'The "Fox" said " no ` \''
+    assert "".join(tokenizer.preprocess(text).split()) == expected.replace(" ", "")
+    assert tokenizer.in_graph()([text]).to_list() == [tokenizer.encode(text)]
+
+
+def test_tokenizers_go_to_other_processes(vocabulary):
+    tokenizer = AlbertTokenizer(vocabulary, False, True)
+    expected = tokenizer.encode("The Fox said")
+    assert len(set(expected)) > 2
+    for use in (lambda: None, lambda: tokenizer(["The Fox"], max_length=9)):
+        use()
+        text = pickle.dumps(tokenizer)
+        vocabulary.unlink(missing_ok=True)  # the copy needs no file
+        for other in (pickle.loads(text), copy.deepcopy(tokenizer)):
+            assert other.encode("The Fox said") == expected
+            assert other.settings == TextSettings(False, True)
+            assert other.in_graph()(["The Fox said"]).to_list() == [expected]
+
+
+@pytest.mark.parametrize("chosen", [["[CLS]", "[SEP]", "[MASK]"], ["[MASK]"]])
+def test_text_makes_no_special_piece(tmp_path, chosen):
+    others = [piece for piece in vocabularies.CONTROL_PIECES if piece not in chosen]
+    model = vocabularies.train(tmp_path / "user", TEXT * 3, 99, others, user_defined_symbols=chosen)
+    with raises_one_line(r"\[MASK\] .*user-defined symbols, .*--control_symbols"):
+        AlbertTokenizer(model)
+
+
+def test_bytes_are_decoded_as_characters(tmp_path):
+    text = ["a fox in the sea"] * 3
+    model = vocabularies.train(tmp_path / "bytes", text, 300, byte_fallback=True)
+    tokenizer = AlbertTokenizer(model)
+    ids = tokenizer.encode("a 日本 fox")
+    assert any(tokenizer.id_to_piece(i).startswith("<0x") for i in ids)
+    assert tokenizer.decode(ids) == "a 日本 fox"
+    assert tokenizer.decode(tokenizer.encode("日")[:-1]) == "\ufffd"
