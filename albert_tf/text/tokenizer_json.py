@@ -50,8 +50,8 @@ def write(path: str, vocabulary: Vocabulary) -> None:
     splits = getattr(vocabulary, "digit_comma_splits", {})  # of SentencePiece only
     if splits:
         print(
-            f"{os.path.basename(path)}: {len(splits):,} pieces end in a digit and a comma. They are "
-            "split after segmentation, which this file cannot express: its readers split some "
+            f"{os.path.basename(path)}: {len(splits):,} pieces end in a digit and a comma, and are "
+            "split after segmentation. This file cannot express that: its readers split some "
             "numbers before a comma differently"
         )
 

@@ -1,4 +1,4 @@
-"""Hugging Face's AutoTokenizer gives our ids for what we save: `make test-extras`."""
+"""tokenizer.json gives our ids for every kind of vocabulary: `make test-extras`."""
 
 import json
 import random
@@ -10,12 +10,13 @@ import pytest
 import sentencepiece
 
 from albert_tf.checkpoints import huggingface
+from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
+from albert_tf.text import tokenizer_json
 from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
 from albert_tf.text.wordpiece import WordPieceVocabulary
 from tests import vocabularies
-
-pytestmark = [pytest.mark.slow, pytest.mark.shared, pytest.mark.extras("transformers")]
 
 SYMBOLS = ["(", ")", '"', "-", ".", "–", "£", "€"]
 OWN_SYMBOLS = [
@@ -43,7 +44,8 @@ VOCABULARIES = {
     "identity": ({}, {"normalization_rule_name": "identity"}),
     "published": ({}, None),
     "published, latex quotes": ({"latex_quotes": True}, None),
-    "wordpiece": ({}, None),
+    "wordpiece": ({"do_lower_case": True, "keep_accents": False}, None),
+    "wordpiece accents": ({"do_lower_case": True, "keep_accents": True}, None),
     "wordpiece cased": (CASED, None),
 }
 
@@ -137,6 +139,9 @@ def why(tokenizer, text, ours, theirs):
     return None
 
 
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.extras("transformers")
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_auto_tokenizer_gives_our_ids(name, open_tokenizer, texts, novels, tmp_path):
     import transformers
@@ -166,3 +171,25 @@ def test_auto_tokenizer_gives_our_ids(name, open_tokenizer, texts, novels, tmp_p
     assert theirs.keys() == names.keys()
     for key, our_key in names.items():
         np.testing.assert_array_equal(theirs[key], ours[f"input_{our_key}"])
+
+
+NUMBERS = [f"in {year}, {year} of {year}," for year in range(1900, 2000)]
+
+
+def test_what_the_file_cannot_express_is_named(tmp_path, capsys):
+    options = {"pad_piece": "<pad>", "unk_piece": "<unk>", "vocab_size": 60}
+    for name, refused in (
+        ("words", {"model_type": "word"}),
+        ("boundary mark", {"treat_whitespace_as_suffix": True}),
+    ):
+        path = vocabularies.train(tmp_path / "refused", NUMBERS, **options, **refused)
+        with pytest.raises(UserError, match=f"{name} .*cannot be written as tokenizer.json"):
+            tokenizer_json.content(AlbertTokenizer(str(path)).vocabulary)
+    path = vocabularies.train(tmp_path / "numbers", NUMBERS, **options, model_type="bpe")
+    vocabulary = AlbertTokenizer(str(path)).vocabulary
+    tokenizer_json.write(str(tmp_path / "tokenizer.json"), vocabulary)
+    number = len(vocabulary.digit_comma_splits)
+    assert f"tokenizer.json: {number} pieces end in a digit and a comma" in capsys.readouterr().out
+    written = files.read_json(str(tmp_path / "tokenizer.json"))
+    merges = {"".join(pair) for pair in written["model"]["merges"]}
+    assert number and not any(vocabulary.pieces[i] in merges for i in vocabulary.digit_comma_splits)
