@@ -4,9 +4,10 @@ The graph computes logits or probabilities for one sequence. The application mus
 into windows and decode spans, entities and choices. For models with beam search over spans, only
 the encoder is exported.
 
-The vocabulary and a .json file with settings for the application are written to the directory of
-OUTPUT. For base.onnx these are base.onnx.json and base.onnx.spiece.model or, for WordPiece,
-base.onnx.vocab.txt.
+The vocabulary, in its own format and as tokenizer.json of Hugging Face's tokenizers, and a .json
+file with settings for the application are written to the directory of OUTPUT. For base.onnx these
+are base.onnx.spiece.model (for WordPiece, base.onnx.vocab.txt), base.onnx.tokenizer.json and
+base.onnx.json.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from albert_tf.encoder import cls_only_positions
 from albert_tf.kinds import KINDS
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
+from albert_tf.text import tokenizer_json
 from albert_tf.text.packing import FEATURES, model_inputs
 from .kinds import ENCODER, MODULES, PRETRAINING
 from .loading import load_module, open_checkpoint, untrained_outputs
@@ -111,8 +113,10 @@ def write(
             "checkpoint, or without --quantize"
         )
     described = description(module.served, output)
-    vocabulary = os.path.join(os.path.dirname(output), described["vocab_file"])
-    files.write_atomically(vocabulary, module.served.tokenizer.vocabulary.model_bytes)
+    directory = os.path.dirname(output)
+    vocabulary = module.served.tokenizer.vocabulary
+    files.write_atomically(os.path.join(directory, described["vocab_file"]), vocabulary.model_bytes)
+    tokenizer_json.write(os.path.join(directory, described["tokenizer_file"]), vocabulary)
     text = json.dumps(described, indent=2) + "\n"
     files.write_atomically(f"{output}.json", text)
     files.write_atomically(output, data)
@@ -135,6 +139,7 @@ def description(served: ServedCheckpoint, output: str) -> dict:
         "max_seq_length": served.max_seq_length,
         "vocab_file": f"{os.path.basename(output)}.{tokenizer.vocabulary.file_name}",
         "vocab_sha256": tokenizer.sha256,
+        "tokenizer_file": f"{os.path.basename(output)}.{tokenizer_json.FILE_NAME}",
         **tokenizer.settings._asdict(),
         "special_pieces": {tokenizer.id_to_piece(i): i for i in ids},
         "has_pairs": task.get("has_pairs"),

@@ -29,6 +29,7 @@ from albert_tf.kinds import KINDS, Kind
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
 from albert_tf.storage.unreadable import refuse_unreadable
+from albert_tf.text import tokenizer_json
 from albert_tf.text.huggingface_files import TOKENIZER_CONFIG_FILE
 from albert_tf.text.tokenization import AlbertTokenizer
 
@@ -137,7 +138,7 @@ def write_model(
     the content of task.json, or None for a pre-trained model. Existing files are overwritten.
     """
     write(directory, model.config, name_map.arrays(model), task)
-    _write_tokenizer(directory, tokenizer, model.config)
+    write_tokenizer(directory, tokenizer, model.config.max_position_embeddings)
     _write_card(directory, model_dir, model.config, task)
 
 
@@ -213,17 +214,34 @@ def _is_bert(config: AlbertConfig) -> bool:
     return config.hidden_act == "gelu_erf" and shares_nothing and not has_projection
 
 
-def _write_tokenizer(directory: str, tokenizer: AlbertTokenizer, config: AlbertConfig) -> None:
-    """Writes the vocabulary and Hugging Face's tokenizer_config.json.
+def write_tokenizer(directory: str, tokenizer: AlbertTokenizer, max_length: int) -> None:
+    """Writes the vocabulary, tokenizer.json and Hugging Face's tokenizer_config.json.
 
-    Hugging Face's tokenizer uses `model_max_length` if it is called with truncation=True. Without
-    this key, texts would not be truncated, and the model would fail on long texts.
+    transformers' AutoTokenizer reads tokenizer.json. Its class AlbertTokenizer would convert
+    spiece.model itself, into other pieces. `model_input_names` is needed for pairs: without it,
+    transformers 5 returns no token_type_ids. `max_length` is used for truncation=True: without it,
+    texts would not be truncated, and the model would fail on long texts.
     """
     tokenizer.save(directory)
-    values = {"tokenizer_class": "BertTokenizer", **tokenizer.settings._asdict()}
-    if not tokenizer.is_wordpiece:
-        values.update(tokenizer_class="AlbertTokenizer", remove_space=True)
-    values["model_max_length"] = config.max_position_embeddings
+    tokenizer_json.write(os.path.join(directory, tokenizer_json.FILE_NAME), tokenizer.vocabulary)
+    vocabulary = tokenizer.vocabulary
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    special = dict(zip(names, vocabulary.special))
+    values = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_max_length": max_length,
+        **vocabulary.settings._asdict(),
+        "clean_up_tokenization_spaces": False,
+        **special,
+    }
+    if tokenizer.is_wordpiece:
+        values["strip_accents"] = not vocabulary.settings.keep_accents
+        values["tokenize_chinese_chars"] = True
+    else:
+        values["remove_space"] = True
+        # transformers' ALBERT names these two pieces twice.
+        values.update(bos_token=special["cls_token"], eos_token=special["sep_token"])
     files.write_json(os.path.join(directory, TOKENIZER_CONFIG_FILE), values)
 
 
