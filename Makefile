@@ -8,6 +8,7 @@ PYTHON ?= $(shell for python in python3.11 python3.10 python3.9 python3.13 pytho
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 EXTRAS := .venv-extras/bin
+EXTRAS_5 := .venv-extras5/bin
 
 .PHONY: demo test test-slow test-extras lint lock wheel sbom clean
 
@@ -45,9 +46,12 @@ test: $(BIN)/installed
 test-slow: $(BIN)/installed
 	$(RUN) pytest -n 2 --max-worker-restart=0 -p tests.slow_ledger -m "slow and not extras"
 
-# The tests that need packages of .ci/extras.txt. None may skip.
-test-extras: $(EXTRAS)/installed
-	NO_SKIPS=1 $(EXTRAS)/python -m pytest -n 2 --max-worker-restart=0 -p tests.slow_ledger -m extras
+# The tests that need packages of .ci/extras.txt, then those of transformers once more, with its next
+# major version (.ci/extras_5.txt). None may skip.
+TEST_EXTRAS := -m pytest -n 2 --max-worker-restart=0 -p tests.slow_ledger -m extras
+test-extras: $(EXTRAS)/installed $(EXTRAS_5)/installed
+	NO_SKIPS=1 $(EXTRAS)/python $(TEST_EXTRAS) -k "not sentence_transformers"
+	NO_SKIPS=1 $(EXTRAS_5)/python $(TEST_EXTRAS) -k transformers
 
 lint: $(BIN)/installed
 	$(RUN) ruff check --fix .
@@ -79,15 +83,22 @@ $(BIN)/installed: requirements.txt requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
 	@touch $@
 
-# An environment that reads the packages of .venv, too. Made for Python 3.11.
+# $(call layer,ENVIRONMENT,OTHERS): the packages of the rule's first file; imports find those of OTHERS, too.
+define layer
+@echo "== environment: the packages of $< -> $1"
+@$(BIN)/python -m venv --clear --without-pip $1
+@packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+for other in $2; do $$other/bin/python -c "$$packages"; done > "$$($1/bin/python -c "$$packages")/main.pth"
+@$1/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+@$1/bin/python -m pip check
+@touch $@
+endef
+
+# Made for Python 3.11: 1.6 GB, and 120 MB over it.
 $(EXTRAS)/installed: .ci/extras.txt $(BIN)/installed
-	@echo "== environment: the packages of .ci/extras.txt -> .venv-extras (some 1.6 GB)"
-	@$(BIN)/python -m venv --clear --without-pip .venv-extras
-	@packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
-	$(BIN)/python -c "$$packages" > "$$($(EXTRAS)/python -c "$$packages")/main.pth"
-	@$(EXTRAS)/python -m pip install --quiet --disable-pip-version-check -r .ci/extras.txt
-	@$(EXTRAS)/python -m pip check
-	@touch $@
+	$(call layer,.venv-extras,.venv)
+$(EXTRAS_5)/installed: .ci/extras_5.txt $(EXTRAS)/installed
+	$(call layer,.venv-extras5,.venv-extras .venv)
 
 # Resolved for Python 3.9 to 3.13 on every platform, with the hash of each file; needs uv. Versions
 # stay while they fit: delete both files to renew all.
@@ -98,4 +109,4 @@ lock:
 	$(LOCK) -c requirements.txt requirements-dev.in -o requirements-dev.txt
 
 clean:
-	rm -rf demo build dist *.egg-info .venv-extras
+	rm -rf demo build dist *.egg-info .venv-extras .venv-extras5

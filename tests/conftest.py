@@ -49,6 +49,12 @@ def pytest_report_header():
     return f"file order: {f'FILE_ORDER_SEED={FILE_ORDER_SEED}' if FILE_ORDER_SEED else 'default'}"
 
 
+def pytest_itemcollected(item):
+    """Lets -k select the tests marked extras by the packages that they need."""
+    for marker in item.iter_markers("extras"):
+        item.extra_keyword_matches.update(marker.args)
+
+
 def pytest_collection_modifyitems(items):
     """Puts the longest files first, or files in the order that FILE_ORDER_SEED draws."""
     if FILE_ORDER_SEED:
