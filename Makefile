@@ -46,12 +46,12 @@ test: $(BIN)/installed
 test-slow: $(BIN)/installed
 	$(RUN) pytest -n 2 --max-worker-restart=0 -p tests.slow_ledger -m "slow and not extras"
 
-# The tests that need packages of .ci/extras.txt, then those of transformers once more, with its next
-# major version (.ci/extras_5.txt). None may skip.
+# The tests that need packages of .ci/extras.txt. Then those of Hugging Face's packages once more, with
+# transformers 5 (.ci/extras_5.txt). None may skip.
 TEST_EXTRAS := -m pytest -n 2 --max-worker-restart=0 -p tests.slow_ledger -m extras
 test-extras: $(EXTRAS)/installed $(EXTRAS_5)/installed
 	NO_SKIPS=1 $(EXTRAS)/python $(TEST_EXTRAS) -k "not sentence_transformers"
-	NO_SKIPS=1 $(EXTRAS_5)/python $(TEST_EXTRAS) -k transformers
+	NO_SKIPS=1 $(EXTRAS_5)/python $(TEST_EXTRAS) -k "transformers or huggingface_hub"
 
 lint: $(BIN)/installed
 	$(RUN) ruff check --fix .

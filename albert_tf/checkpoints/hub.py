@@ -97,7 +97,11 @@ def _from_hugging_face(path: str) -> str:
         raise UserError(message) from None
     try:
         if hub.constants.HF_HUB_OFFLINE:
-            return hub.snapshot_download(name, revision=revision, local_files_only=True)
+            # Without these patterns, huggingface_hub 2 requires the files that were never wanted.
+            wanted = [*_WEIGHTS[0], *_OTHERS]
+            return hub.snapshot_download(
+                name, revision=revision, allow_patterns=wanted, local_files_only=True
+            )
         info = hub.HfApi().model_info(name, revision=revision, files_metadata=True)
         wanted = _wanted([file.rfilename for file in info.siblings])
         # Pass the revision as the user gave it: the cache records it for calls without network.
@@ -115,7 +119,9 @@ def _from_hugging_face(path: str) -> str:
             f"{path}: not in the cache, and the hub is out of reach (HF_HUB_OFFLINE, or no "
             "network): download it once with a network"
         ) from None
-    except OSError as error:  # HTTP or network errors, or an interrupted download
+    # HTTP or network errors, or an interrupted download. Since huggingface_hub 1.0, they are errors
+    # of httpx instead of OSErrors; HfHubHTTPError inherits from their base class.
+    except (OSError, *hub.errors.HfHubHTTPError.__bases__) as error:
         raise UserError(
             f"{path}: {type(error).__name__} at {hub.constants.ENDPOINT}: the hub is out of reach, "
             "or the download broke off: run the same command again to resume"

@@ -39,10 +39,15 @@ class Handler(QuietHandler):
 
     def do_GET(self):  # noqa: N802
         if self.hub.status != 200:
-            code = {401: "GatedRepo", 404: "RepoNotFound"}[self.hub.status]
+            code = {401: "GatedRepo", 404: "RepoNotFound"}.get(self.hub.status, "")
             return self.answer(self.hub.status, b"{}", {"X-Error-Code": code})
         if self.path.startswith("/api/models/"):
-            return self.answer(200, json.dumps(self.info()).encode(), {})
+            info = self.info()
+            if "/tree/" in self.path:  # huggingface_hub 2 asks for the files' list in this form
+                names = {"rfilename": "path", "blobId": "oid"}
+                files = ({names.get(k, k): v for k, v in f.items()} for f in info["siblings"])
+                info = [{"type": "file", **file} for file in files]
+            return self.answer(200, json.dumps(info).encode(), {})
         name = self.path.rpartition("/")[2]
         content = self.hub.files[name]
         headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
@@ -58,7 +63,8 @@ class Handler(QuietHandler):
             files.append({"rfilename": name, "size": len(content), "blobId": "0" * 40})
             if name.endswith((".safetensors", ".bin")):
                 digest = hashlib.sha256(content).hexdigest()
-                files[-1]["lfs"] = {"sha256": digest, "size": len(content), "pointerSize": 130}
+                files[-1]["lfs"] = {"sha256": digest, "oid": digest, "pointerSize": 130}
+                files[-1]["lfs"]["size"] = len(content)
         if self.hub.cut == "damage":  # of the size that is announced
             weights = "model.safetensors"
             self.hub.files[weights] = bytes(len(self.hub.files[weights]))
@@ -72,6 +78,7 @@ class Handler(QuietHandler):
         if self.command == "GET":
             if isinstance(self.hub.cut, int) and len(content) > self.hub.cut:
                 content, self.hub.cut = content[: self.hub.cut], None
+                self.hub.status = 503  # huggingface_hub 2 would resume at once
             self.wfile.write(content)
 
 
@@ -85,7 +92,7 @@ def published(pretrained, tmp_path_factory):
 
 @pytest.fixture
 def server(published, tmp_path, monkeypatch):
-    """`cut`: bytes after which a download breaks off, once; `status`: of all answers."""
+    """`cut`: bytes after which a download breaks off, as do all later; `status`: of all answers."""
     hub = SimpleNamespace(asked=[], cut=None, status=200)
     hub.files = {path.name: path.read_bytes() for path in published.iterdir()}
     monkeypatch.setattr(Handler, "hub", hub)
@@ -161,6 +168,7 @@ class TestNames:
         server.cut = 20_000
         error = convert(tmp_path / "one", exit_code=2)[1]
         assert "run the same command again to resume" in error
+        server.status = 200
         convert(tmp_path / "one")
         assert len(server.asked) == 5, "what was whole is not fetched again"
 
