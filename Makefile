@@ -83,22 +83,22 @@ $(BIN)/installed: requirements.txt requirements-dev.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
 	@touch $@
 
-# $(call layer,ENVIRONMENT,OTHERS): the packages of the rule's first file; imports find those of OTHERS, too.
+# $(call layer,ENVIRONMENT,SIZE,OTHERS): the packages of the rule's first file; imports find those of OTHERS, too.
 define layer
-@echo "== environment: the packages of $< -> $1"
+@echo "== environment: the packages of $< -> $1 (some $2)"
 @$(BIN)/python -m venv --clear --without-pip $1
 @packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
-for other in $2; do $$other/bin/python -c "$$packages"; done > "$$($1/bin/python -c "$$packages")/main.pth"
+for other in $3; do $$other/bin/python -c "$$packages"; done > "$$($1/bin/python -c "$$packages")/main.pth"
 @$1/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 @$1/bin/python -m pip check
 @touch $@
 endef
 
-# Made for Python 3.11: 1.6 GB, and 120 MB over it.
+# Both are made for Python 3.11.
 $(EXTRAS)/installed: .ci/extras.txt $(BIN)/installed
-	$(call layer,.venv-extras,.venv)
+	$(call layer,.venv-extras,1.6 GB,.venv)
 $(EXTRAS_5)/installed: .ci/extras_5.txt $(EXTRAS)/installed
-	$(call layer,.venv-extras5,.venv-extras .venv)
+	$(call layer,.venv-extras5,170 MB,.venv-extras .venv)
 
 # Resolved for Python 3.9 to 3.13 on every platform, with the hash of each file; needs uv. Versions
 # stay while they fit: delete both files to renew all.
