@@ -151,7 +151,9 @@ def _replace(pattern: str, text: str, is_regex: bool = True) -> dict:
 
 def _normalizers(settings: TextSettings, model) -> list[dict]:
     """Returns the steps of `preprocess` and of SentencePiece's normalizer."""
-    strip = {"type": "Strip", "strip_left": True, "strip_right": True}
+    spec = model.normalizer_spec
+    # A space before the text becomes the boundary mark, which _pre_tokenizers adds otherwise.
+    strip = {"type": "Strip", "strip_left": not spec.add_dummy_prefix, "strip_right": True}
     steps = [_replace(character_class(str.isspace) + "+", " "), strip]
     if settings.latex_quotes:
         steps += [_replace(quote, '"', is_regex=False) for quote in ("``", "''")]
@@ -162,15 +164,12 @@ def _normalizers(settings: TextSettings, model) -> list[dict]:
         # of a word differently.
         word = r"\p{Cased}\p{Case_Ignorable}*\K\u03a3(?!\p{Case_Ignorable}*\p{Cased})"
         steps += [_replace(word, "\u03c2"), {"type": "Lowercase"}]
-    spec = model.normalizer_spec
     if spec.precompiled_charsmap:
         steps += _character_map(model, settings.keep_accents)
     if spec.remove_extra_whitespaces:
         steps += [_replace(" +", " "), strip]
-    if spec.add_dummy_prefix:
-        steps.append({"type": "Prepend", "prepend": " "})
-    if spec.escape_whitespaces:
-        steps.append(_replace(" ", WORD_BOUNDARY, is_regex=False))
+    if spec.add_dummy_prefix:  # Metaspace adds none before a boundary mark that the text has itself
+        steps.append(_replace(rf"\A{WORD_BOUNDARY}", 2 * WORD_BOUNDARY))
     return steps
 
 
@@ -234,7 +233,15 @@ def _pre_tokenizers(model) -> list[dict]:
         regex = {"Regex": pattern}
         return {"type": "Split", "pattern": regex, "behavior": behavior, "invert": False}
 
-    steps = []
+    spec = model.normalizer_spec
+    metaspace = {
+        "type": "Metaspace",
+        "replacement": WORD_BOUNDARY if spec.escape_whitespaces else " ",
+        # Not behind a special piece: `the [MASK].` ends with the piece `.`, as in training.
+        "prepend_scheme": "first" if spec.add_dummy_prefix else "never",
+        "split": False,
+    }
+    steps = [metaspace]
     if not any(WORD_BOUNDARY in piece.piece[1:] for piece in model.pieces):
         # Not needed for the ids; words are used by word_ids() and by the library's cache.
         steps.append(split(WORD_BOUNDARY, "MergedWithNext"))
