@@ -28,7 +28,7 @@ import sys
 
 import wrapt
 
-__version__ = "0.23.0"
+__version__ = "0.24.0"
 
 _MODULES = {
     "AlbertConfig": "config",
