@@ -16,6 +16,7 @@ import sentencepiece
 import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
+from albert_tf.text import sentencepiece_proto
 from albert_tf.text.in_graph import WORD_BOUNDARY, InGraphTokenizer, on_host
 from albert_tf.text.settings import preprocess
 from albert_tf.text.vocabulary import Vocabulary
@@ -56,6 +57,13 @@ class SentencePieceVocabulary(Vocabulary):
                 f"{self.path!r} is not a SentencePiece model: expected the .model file that "
                 "pipelines.train_vocab writes (not its .vocab)"
             )
+        model = sentencepiece_proto.read(self.model_bytes)
+        if model.trainer_spec.treat_whitespace_as_suffix:
+            raise UserError(
+                f"{self.path!r} was trained with treat_whitespace_as_suffix: expected a vocabulary "
+                "with the boundary mark at the beginning of words; train it without this option"
+            )
+        self.marks_first_word = model.normalizer_spec.add_dummy_prefix
         is_textless = (processor.is_control, processor.is_unknown)
         in_text = [
             piece

@@ -1,6 +1,7 @@
 """What a vocabulary's files say about its text, ours and Hugging Face's."""
 
 import copy
+import functools
 import json
 import pickle
 
@@ -9,6 +10,9 @@ import pytest
 from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
 from albert_tf.text.wordpiece import WordPieceVocabulary
+from pipelines.create_pretraining_data import create_pretraining_data
+from pipelines.data.beam_job import Workers
+from pipelines.data.shard_writer import Settings
 from tests import vocabularies
 from tests.builders import raises_one_line
 
@@ -121,6 +125,17 @@ def test_text_makes_no_special_piece(tmp_path, chosen):
     model = vocabularies.train(tmp_path / "user", TEXT * 3, 99, others, user_defined_symbols=chosen)
     with raises_one_line(r"\[MASK\] .*user-defined symbols, .*--control_symbols"):
         AlbertTokenizer(model)
+
+
+def test_words_whose_pieces_are_marked_otherwise(tmp_path):
+    train = functools.partial(vocabularies.train, lines=TEXT * 3, vocab_size=99)
+    with raises_one_line("trained with treat_whitespace_as_suffix: expected"):
+        AlbertTokenizer(train(tmp_path / "suffix", treat_whitespace_as_suffix=True))
+    model = train(tmp_path / "no_prefix", add_dummy_prefix=False)
+    (tmp_path / "text.txt").write_text("\n".join(TEXT))
+    settings = Settings(str(tmp_path / "text.txt"), str(tmp_path / "records"), str(model), 16)
+    with raises_one_line("trained with add_dummy_prefix=false, so the first word of a sentence"):
+        create_pretraining_data(settings, Workers(num_workers=1))
 
 
 def test_bytes_are_decoded_as_characters(tmp_path):
