@@ -198,8 +198,8 @@ def read_tokenizer(
         found = found or tf.io.gfile.glob(os.path.join(directory, "vocab*.txt"))
         if len(found) != 1:
             raise UserError(
-                f"{directory!r} holds {len(found)} vocabularies (*.model, else vocab*.txt): name "
-                "the right one with --spm_model_file"
+                f"{directory!r} holds {len(found)} vocabularies (*.model, else vocab*.txt; "
+                "tokenizer.json is not read): name the right one with --spm_model_file"
             )
         [spm_model_file] = found
     return AlbertTokenizer(spm_model_file, **(text_settings or {}))
