@@ -132,7 +132,7 @@ def why(tokenizer, text, ours, theirs):
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.vocabulary.model_bytes)
     scores = [sum(map(processor.get_score, ids)) for ids in (ours, theirs)]
     if len(ours) == len(theirs) and np.isclose(*scores, rtol=1e-6):
-        return "two segmentations have the same score"
+        return "two segmentations have the same score in float32"
     whole = processor.encode(tokenizer.preprocess(text))
     if not tokenizer.vocabulary.digit_comma_splits.keys().isdisjoint(whole):
         return "a piece that ends in a digit and a comma is split after segmentation"
@@ -150,6 +150,7 @@ def test_auto_tokenizer_gives_our_ids(name, open_tokenizer, texts, novels, tmp_p
     huggingface.write_tokenizer(str(tmp_path), tokenizer, max_length=512)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "albert"}))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert AlbertTokenizer.load(str(tmp_path)).settings == tokenizer.settings
     assert theirs.convert_ids_to_tokens(range(tokenizer.vocab_size)) == tokenizer.pieces
     lines = [*texts, *with_symbols(novels, OWN_SYMBOLS)]
     found = theirs(lines, add_special_tokens=False)["input_ids"]
@@ -160,7 +161,7 @@ def test_auto_tokenizer_gives_our_ids(name, open_tokenizer, texts, novels, tmp_p
     ]
     print(name, len(lines), [reason for reason, *_ in differ])
     unexplained = [(line[:99], ours, ids) for reason, line, ours, ids in differ if not reason]
-    assert not unexplained and len(differ) < 0.003 * len(lines), unexplained[:3]
+    assert not unexplained and len(differ) < 0.01 * len(lines), unexplained[:3]
 
     # Pairs, as the models read them.
     short = [line for line in novels if len(line) < 200]
