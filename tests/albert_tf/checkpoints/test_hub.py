@@ -170,7 +170,7 @@ class TestNames:
         assert "run the same command again to resume" in error
         server.status = 200
         convert(tmp_path / "one")
-        assert len(server.asked) == 5, "what was whole is not fetched again"
+        assert len(server.asked) == len({*server.asked}) + 1, "what was whole is not fetched again"
 
     def test_another_hash_is_refused(self, server, tmp_path):
         server.cut = "damage"
