@@ -59,8 +59,7 @@ def write(path: str, vocabulary: Vocabulary) -> None:
 def content(vocabulary: Vocabulary) -> dict[str, Any]:
     """Returns the content of tokenizer.json for a vocabulary.
 
-    Raises a UserError if the vocabulary is a SentencePiece model of words, or has its boundary mark
-    at the end of words.
+    Raises a UserError if the vocabulary is a SentencePiece model of words.
     """
     if isinstance(vocabulary, SentencePieceVocabulary):
         parts = _sentencepiece(vocabulary)
@@ -126,11 +125,6 @@ def _sentencepiece(vocabulary: SentencePieceVocabulary) -> dict:
     model = sentencepiece_proto.read(vocabulary.model_bytes)
     if model.trainer_spec.model_type == sentencepiece_proto.WORD:
         raise UserError("a SentencePiece model of words cannot be written as tokenizer.json")
-    if model.trainer_spec.treat_whitespace_as_suffix:
-        raise UserError(
-            "a SentencePiece model with its boundary mark at the end of words cannot be written as "
-            "tokenizer.json"
-        )
     is_unigram = model.trainer_spec.model_type == sentencepiece_proto.UNIGRAM
     return {
         "normalizer": _sequence("normalizers", _normalizers(vocabulary.settings, model)),

@@ -179,13 +179,9 @@ NUMBERS = [f"in {year}, {year} of {year}," for year in range(1900, 2000)]
 
 def test_what_the_file_cannot_express_is_named(tmp_path, capsys):
     options = {"pad_piece": "<pad>", "unk_piece": "<unk>", "vocab_size": 60}
-    for name, refused in (
-        ("words", {"model_type": "word"}),
-        ("boundary mark", {"treat_whitespace_as_suffix": True}),
-    ):
-        path = vocabularies.train(tmp_path / "refused", NUMBERS, **options, **refused)
-        with pytest.raises(UserError, match=f"{name} .*cannot be written as tokenizer.json"):
-            tokenizer_json.content(AlbertTokenizer(str(path)).vocabulary)
+    path = vocabularies.train(tmp_path / "refused", NUMBERS, **options, model_type="word")
+    with pytest.raises(UserError, match="model of words cannot be written as tokenizer"):
+        tokenizer_json.content(AlbertTokenizer(str(path)).vocabulary)
     path = vocabularies.train(tmp_path / "numbers", NUMBERS, **options, model_type="bpe")
     vocabulary = AlbertTokenizer(str(path)).vocabulary
     tokenizer_json.write(str(tmp_path / "tokenizer.json"), vocabulary)
