@@ -1,7 +1,7 @@
 """How text is prepared for a vocabulary, and the files that record it.
 
 PREFIX.json of pipelines.train_vocab records the settings of PREFIX.model. tokenizer_config.json
-records those of the vocabulary in a model directory, here and in Hugging Face's models.
+records the settings of the vocabulary in a model directory, here and in Hugging Face's models.
 """
 
 from __future__ import annotations

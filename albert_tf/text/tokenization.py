@@ -42,9 +42,9 @@ def open_vocabulary(
 
     `given` are TextSettings. None means as recorded beside the vocabulary, else the default.
 
-    Raises a UserError if the file is not a valid vocabulary, a given setting differs from its
-    training, a setting is unknown and its default would keep many pieces from occurring, or the
-    files beside it name a tokenizer or tokens that are not supported.
+    Raises a UserError if the file is not a valid vocabulary, or a given setting differs from its
+    training. Also if a setting is unknown and its default would keep many pieces from occurring, or
+    the files beside the vocabulary name a tokenizer or tokens that are not supported.
     """
     if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
         raise UserError(
