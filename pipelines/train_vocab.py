@@ -7,9 +7,14 @@ A report shows how well the vocabulary fits lines that were held out of training
 than about 10,000 lines, the report uses the training text. An existing vocabulary is not trained
 again.
 
+By default, accents and other marks are removed, as for the published English models. In other
+languages they make other words: pass --keep_accents for Japanese (か, が), Vietnamese (bán, bàn),
+Thai (ข่า, ข้า), Hindi (क्षमा) and the like. The report shows which words of the text lose a mark.
+
 Examples:
   python -m pipelines.train_vocab --input_file='corpus/*.txt' --output_prefix=vocabulary/30k
   python -m pipelines.train_vocab --input_file=korean.txt --output_prefix=ko --do_lower_case=false
+  python -m pipelines.train_vocab --input_file=japanese.txt --output_prefix=ja --keep_accents
 """
 
 from __future__ import annotations
@@ -68,7 +73,8 @@ class VocabularySettings:
     do_lower_case: bool = setting(flags.DEFINE_bool, "Lower-case the text.", True)
     keep_accents: bool = setting(
         flags.DEFINE_bool,
-        "Keep accents, tones and other marks. Otherwise か and が have the same pieces.",
+        "Keep accents, tones and other marks (for Japanese, Vietnamese, Thai, Hindi and others). "
+        "Otherwise か and が have the same pieces, as do bán and bàn.",
         False,
     )
     byte_fallback: bool = setting(
@@ -106,7 +112,8 @@ _SPECIAL_PIECES = {
 _MAX_LINE_CHARACTERS = 2000
 _LINE = re.compile(rf"\S.{{0,{_MAX_LINE_CHARACTERS - 1}}}(?!\S)|\S{{1,{_MAX_LINE_CHARACTERS}}}")
 _MAX_LINE_BYTES = 4 * _MAX_LINE_CHARACTERS
-# Every 100th line is held out. The report uses a sample of at most _SAMPLE_LINES of them.
+# Every 100th line is held out. The report uses at most _SAMPLE_LINES of them, and as many sentences
+# of the raw text.
 _HELDOUT_EVERY = 100
 _SAMPLE_LINES = 20_000
 # If fewer lines would be held out, none is, and all lines are used for training.
@@ -163,7 +170,8 @@ def train_vocab(
     files.write_json(settings_path(f"{output_prefix}.model"), provenance, indent=1)
     files.write_atomically(f"{output_prefix}.model", model)  # last, to mark the job as finished
     where = "held out of training" if text.heldout else "of the training text"
-    print(vocabulary_report.report(processor, text.heldout or text.first, where))
+    report = vocabulary_report.report(processor, text.heldout or text.first, where)
+    print("\n".join([report, *vocabulary_report.lost_marks(text.losing.lines)]))
 
 
 def _check_same(output_prefix: str, provenance: dict) -> None:
@@ -185,8 +193,25 @@ def _check_same(output_prefix: str, provenance: dict) -> None:
     )
 
 
+class _Sample:
+    """A random sample of at most _SAMPLE_LINES lines. Each line is kept with equal probability."""
+
+    def __init__(self):
+        self.lines: list[str] = []
+        self.num_seen = 0
+        self._rng = random.Random(0)
+
+    def add(self, line: str) -> None:
+        """Keeps the line, perhaps in place of another, or drops it."""
+        self.num_seen += 1
+        if self.num_seen <= _SAMPLE_LINES:
+            self.lines.append(line)
+        elif (place := self._rng.randrange(self.num_seen)) < _SAMPLE_LINES:
+            self.lines[place] = line
+
+
 class _Text:
-    """Iterates over normalised sentences. Stores counts, a sample for the report and any error.
+    """Iterates over normalised sentences. Stores counts, samples for the report and any error.
 
     SentencePiece may replace an error raised here with a RuntimeError. `error` is the original one.
     """
@@ -198,13 +223,13 @@ class _Text:
         self._text_settings = text_settings
         self.counts = Counter()
         self.heldout: list[str] = []  # sample of the held-out lines
+        self.losing = _Sample()  # raw sentences, if marks are removed
         self.first: list[str] = []  # first lines of the text
         self.error: BaseException | None = None
         self.is_read = False
 
     def __iter__(self) -> Iterator[str]:
-        rng = random.Random(0)
-        num_heldout = 0
+        heldout = _Sample()
         try:
             for number, text in enumerate(self._sentences()):
                 self.counts["sentences"] += 1
@@ -212,16 +237,12 @@ class _Text:
                     self.first.append(text)
                 if number % _HELDOUT_EVERY < _HELDOUT_EVERY - 1:
                     yield text
-                    continue
-                # Reservoir sampling: each held-out line is kept with the same probability.
-                if num_heldout < _SAMPLE_LINES:
-                    self.heldout.append(text)
-                elif (place := rng.randrange(num_heldout + 1)) < _SAMPLE_LINES:
-                    self.heldout[place] = text
-                num_heldout += 1
-            if num_heldout < _MIN_HELDOUT_LINES:
-                yield from self.heldout
-                self.heldout = []
+                else:
+                    heldout.add(text)
+            if heldout.num_seen < _MIN_HELDOUT_LINES:
+                yield from heldout.lines
+            else:
+                self.heldout = heldout.lines
         except BaseException as error:
             self.error = error
             raise
@@ -230,6 +251,8 @@ class _Text:
     def _sentences(self) -> Iterator[str]:
         for path in self._files:
             for sentence in corpus.read_documents(path, self._text_format, counts=self.counts):
+                if not self._text_settings.keep_accents:
+                    self.losing.add(sentence.text[:_MAX_LINE_CHARACTERS])
                 text = preprocess(sentence.text, self._text_settings)
                 yield from (line[0] for line in _LINE.finditer(text))
 

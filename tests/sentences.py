@@ -1,5 +1,7 @@
 """Sentences written for the tests, in nine languages, and a vocabulary trained on them."""
 
+import unicodedata
+
 from tests import vocabularies
 
 TEXT = """\
@@ -44,6 +46,21 @@ Cây cầu cũ bị đóng cửa cho đến mùa xuân năm sau.
 
 def lines():
     return TEXT.splitlines()
+
+
+def ugly():
+    """Returns each line in 18 forms: decomposed, with doubled marks, marks out of order, ..."""
+    texts = []
+    for line in lines():
+        for form in ("NFC", "NFD", "NFKC", "NFKD"):
+            cases = (line, line.upper(), line.title())
+            texts += [unicodedata.normalize(form, text) for text in cases]
+        apart = unicodedata.normalize("NFD", line)
+        texts += [apart[:9] + line[9:], "\u200b".join(line), line.replace(" ", "\xa0\u0301")]
+        texts.append("".join(c * 2 if unicodedata.combining(c) else c for c in apart))
+        texts.append("".join(f"{c}\u0301\u0323" for c in line))
+        texts.append(f"{line} ΌΔΟΣ. ΟΔΟΣ İI ıi ｶﾞ ﾊﾟ か\u3099 e\u0323\u0302 ``x'' ```")
+    return texts
 
 
 def train_vocabulary(directory):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -95,24 +94,22 @@ class WrittenCharacters:
         )
         return tf.maximum(ends, self.chars.row_starts())
 
-    def find(self, places: tf.Tensor, preprocess: Callable, bases: tf.Tensor) -> tf.Tensor:
+    def find(self, places: tf.Tensor, sizes: tf.Tensor, bases: tf.Tensor) -> tf.Tensor:
         """Returns the index of the original character at each place, int64 [places].
 
-        Places are offsets in the preprocessed texts, which start at `bases`. If several characters
-        have the same place, the last one is returned, because `preprocess` dropped the others.
+        Places are offsets in the preprocessed texts, which start at `bases`. `sizes`, int32 [all
+        characters], are the bytes that each character becomes (of white space, not used). If
+        several characters have the same place, the last one is returned, because the others were
+        dropped.
         """
-        chars, is_space = self.chars.flat_values, self.is_space
+        is_space = self.is_space
         text_of_char, chars_of_text = row_ids(self.chars), self.chars.row_splits
-        indices = tf.range(tf.size(chars, tf.int64))
+        indices = tf.range(tf.size(is_space, tf.int64))
         # In white space between two words, the first character becomes the space.
         after_visible = tf.concat([[False], ~is_space[:-1]], axis=0)
         is_first = tf.equal(indices, tf.gather(chars_of_text, text_of_char))
         separates = is_space & after_visible & ~is_first
         separates &= indices < tf.gather(self.ends(), text_of_char)
-        different, which = tf.unique(chars)
-        sizes = tf.gather(tf.strings.length(preprocess(different)), which)
-        # `preprocess` keeps the length of noncharacters, which may be U+FFFD here.
-        sizes = tf.where(tf.equal(chars, "\ufffd"), self.limits - self.offsets, sizes)
         sizes = tf.where(is_space, tf.cast(separates, tf.int32), sizes)
         before = tf.concat([[0], tf.cumsum(tf.cast(sizes, tf.int64))], axis=0)
         bases -= tf.gather(before, chars_of_text[:-1])

@@ -15,6 +15,7 @@ import tensorflow as tf
 from albert_tf.text.characters import AlignedPieces, WrittenCharacters, character_class, matches
 from albert_tf.text.words import row_ids
 
+_LATEX_QUOTES = "``|''"
 WORD_BOUNDARY = "\u2581"  # SentencePiece's symbol for a space
 
 
@@ -81,7 +82,7 @@ class InGraphTokenizer(tf.Module):
         texts = tf.strings.regex_replace(texts, character_class(str.isspace) + "+", " ")
         texts = tf.strings.strip(texts)
         if settings.latex_quotes:
-            texts = tf.strings.regex_replace(texts, "``|''", '"')
+            texts = tf.strings.regex_replace(texts, _LATEX_QUOTES, '"')
         if not settings.keep_accents:
             texts = self._normalize_utf8(texts, "NFKD")
             texts = tf.strings.regex_replace(texts, character_class(unicodedata.combining), "")
@@ -104,7 +105,8 @@ class InGraphTokenizer(tf.Module):
         takes quadratic time and cannot align changed characters. The reference drops a question if
         a fifth of the characters are unaligned. Known error of our method: if a piece is split at
         digit and comma, its parts are located by their lengths, counted from the end of the piece.
-        An invisible control character in the piece then shifts the parts by its length.
+        An invisible control character in the piece then shifts the parts by its length. Where marks
+        are kept, SentencePiece splits ﬁ, and a piece such as `of` of `oﬁ` excludes the ﬁ.
         """
         prepared = self.preprocess(texts)
         # Places are byte offsets in the prepared texts, concatenated with one byte between them.
@@ -116,14 +118,21 @@ class InGraphTokenizer(tf.Module):
 
         written = WrittenCharacters(texts)
         # For each prepared character, the index of the original character.
-        origins = written.find(places, self.preprocess, bases)
+        origins = written.find(places, self._prepared_sizes(written, texts), bases)
 
         # If invisible characters follow a piece's space, the piece starts at the last of them.
         first = tf.searchsorted(places, begins, out_type=tf.int64)
-        following = tf.searchsorted(places, limits, out_type=tf.int64)
         is_visible = ~matches(chars.flat_values, self._swallowed)
         visible = tf.concat([tf.where(is_visible)[:, 0], [tf.size(places, tf.int64)]], axis=0)
         next_visible = tf.gather(visible, tf.searchsorted(visible, first))
+        # SentencePiece assigns ﬁ to the last of its pieces. The others get at least one character.
+        ends = bases + sizes
+        char_limits = tf.concat([places[1:], ends[-1:]], axis=0)
+        char_limits = tf.minimum(char_limits, tf.gather(ends, row_ids(chars)))
+        text_limits = tf.gather(tf.concat([char_limits, [0]], axis=0), next_visible)
+        has_text = tf.gather(self._tables[2], pieces.flat_values) > 0
+        limits = tf.where(has_text, tf.maximum(limits, text_limits), limits)
+        following = tf.searchsorted(places, limits, out_type=tf.int64)
         begins_word = tf.gather(self._tables[0], pieces.flat_values)
         start = tf.where(
             begins_word, tf.maximum(tf.minimum(next_visible, following) - 1, first), first
@@ -133,7 +142,7 @@ class InGraphTokenizer(tf.Module):
         # A piece extends to the start of the next piece, to include dropped marks. If several
         # pieces share an original character, the character belongs to each of them.
         last = tf.gather(origins, tf.maximum(following - 1, first))
-        is_end = tf.equal(limits, tf.gather(bases + sizes, row_ids(pieces)))
+        is_end = tf.equal(limits, tf.gather(ends, row_ids(pieces)))
         origins = tf.concat([origins, [0]], axis=0)
         next_start = tf.where(
             is_end,
@@ -141,6 +150,22 @@ class InGraphTokenizer(tf.Module):
             tf.gather(origins, following),
         )
         return written.align(pieces, starts, tf.maximum(next_start - 1, last))
+
+    def _prepared_sizes(self, written: WrittenCharacters, texts: tf.Tensor) -> tf.Tensor:
+        """Returns the bytes that each original character becomes, int32 [all characters]."""
+        chars = written.chars.flat_values
+        different, which = tf.unique(chars)
+        sizes = tf.gather(tf.strings.length(self.preprocess(different)), which)
+        # `preprocess` keeps the length of noncharacters, which may be U+FFFD here.
+        is_replaced = tf.equal(chars, "\ufffd")
+        sizes = tf.where(is_replaced, written.limits - written.offsets, sizes)
+        if self._vocabulary.settings.latex_quotes:
+            # The first character of `` or '' becomes ", the second one is dropped.
+            doubled = tf.strings.regex_replace(texts, _LATEX_QUOTES, '""')
+            doubled = tf.strings.unicode_split(doubled, "UTF-8").flat_values
+            is_quote = tf.cast(doubled != chars, tf.int32)
+            sizes -= is_quote * (1 - tf.cumsum(is_quote) % 2)
+        return sizes
 
     def _tokenize_with_offsets(self, prepared, bases):
         """Returns ragged pieces and the places where each starts and ends, int64 [all pieces]."""

@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 import json
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_tf.text.settings import read_tokenizer_config
+from albert_tf.text.sentence_pieces import SentencePieceVocabulary
+from albert_tf.text.settings import TextSettings, read_tokenizer_config
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.tasks.classification import ClassificationTask, Example
 from tests import sentences, vocabularies
@@ -70,9 +72,17 @@ def test_graph_takes_an_empty_batch_and_bytes_that_are_not_text(tokenizer):
     assert in_graph(broken).to_list() == [tokenizer.encode(mended)]
 
 
-@pytest.mark.parametrize("vocabulary", ["tokenizer", "digits_tokenizer"])
-def test_graph_agrees_on_any_text(request, vocabulary):
-    tokenizer = request.getfixturevalue(vocabulary)
+def with_settings(tokenizer, *values):
+    """Returns a tokenizer's vocabulary with other TextSettings."""
+    return SentencePieceVocabulary("", tokenizer.vocabulary.model_bytes, TextSettings(*values))
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "keep_accents"),
+    [("tokenizer", False), ("digits_tokenizer", False), ("sentences_tokenizer", True)],
+)
+def test_graph_agrees_on_any_text(request, vocabulary, keep_accents):
+    tokenizer = with_settings(request.getfixturevalue(vocabulary), True, keep_accents, keep_accents)
     in_graph = graph_function(tokenizer)
     preprocess = tokenizer.in_graph().preprocess
 
@@ -100,16 +110,24 @@ def lines_of_nasty_files(nasty):
     return texts
 
 
-@pytest.mark.parametrize("vocabulary", ["tokenizer", "digits_tokenizer", "sentences_tokenizer"])
+@pytest.mark.parametrize("vocabulary", ["tokenizer", "digits_tokenizer"])
 def test_graph_agrees_on_nasty_files(request, nasty, vocabulary):
     tokenizer = request.getfixturevalue(vocabulary)
-    assert_graph_agrees(tokenizer, lines_of_nasty_files(nasty) + sentences.lines())
+    assert_graph_agrees(tokenizer, lines_of_nasty_files(nasty) + sentences.ugly())
+
+
+@pytest.mark.parametrize("values", itertools.product([True, False], repeat=3))
+def test_graph_agrees_with_every_setting(sentences_tokenizer, nasty, values):
+    vocabulary = with_settings(sentences_tokenizer, *values)
+    assert_graph_agrees(vocabulary, [*lines_of_nasty_files(nasty), *sentences.ugly(), ODD])
 
 
 @pytest.mark.parametrize("limit", [0x40000, pytest.param(0x110000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", [pytest.param("{0}", marks=pytest.mark.slow), "A{0}\u03a3{0}{0}b"])
-def test_graph_prepares_every_character_as_python_does(tokenizer, form, limit):
+@pytest.mark.parametrize("keep_accents", [False, True])
+def test_graph_prepares_every_character_as_python_does(tokenizer, form, limit, keep_accents):
     """From U+40000 on Unicode has private use alone, but for some characters at U+E0000."""
+    tokenizer = with_settings(tokenizer, True, keep_accents, keep_accents)
     codes = [*range(0xD800), *range(0xE000, limit), *range(0xE0000, 0xE1000)]
     texts = [form.format(chr(code)) for code in codes]
     prepared = tokenizer.in_graph().preprocess(tf.constant(texts)).numpy()

@@ -11,7 +11,7 @@ from albert_tf.text.settings import TextSettings, preprocess, resolve
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import train_vocab as program
 from pipelines.data.corpus import TextFormat
-from pipelines.data.vocabulary_report import report
+from pipelines.data.vocabulary_report import lost_marks, report
 from pipelines.finetune import initial_model
 from pipelines.train_vocab import VocabularySettings, train_vocab
 from tests.conftest import make_text
@@ -180,6 +180,23 @@ def test_report(tiny_vocabulary):
     # `▁` and one <unk> a line; 2 of 3 letters have no spaces between them
     assert "0.67 pieces per character" in of("字字ж")
     assert "0.67 pieces per word" not in of("字жж")
+
+
+def test_report_shows_words_that_lose_a_mark(tmp_path, capsys):
+    words = "the old café, 1914 " * 25
+    assert lost_marks([words, "한국어 " * 2500]) == []
+    [hint] = lost_marks([words])
+    assert "hint: 33 % of the words lose accents or other marks (café -> cafe 25): to keep" in hint
+    path = tmp_path / "corpus.txt"
+    path.write_text("かぎ が ある。\nขา ข่า\n" * 40, encoding="utf-8")
+    for keep_accents, hints in ((False, 1), (True, 0)):
+        prefix = train(path, tmp_path, f"{keep_accents}", vocab_size=23, keep_accents=keep_accents)
+        printed = capsys.readouterr().out
+        assert printed.count("33 % of the words lose") == hints
+        assert printed.count("(ぎ -> き 40, が -> か 40, ข่ -> ข 40): ") == hints
+        assert printed.count("train with --keep_accents") == hints
+        letters = set("".join(listing(prefix)))
+        assert ("が" in letters, "ぎ" in letters, "\u0e48" in letters) == (keep_accents,) * 3
 
 
 def test_lower_case_is_the_vocabularys(tmp_path):
