@@ -55,7 +55,12 @@ from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .tasks.reading.dev_split import DIVISION, fold_numbers, split_off_dev, split_off_fold
-from .tasks.reading.split_report import describe_split, warn_of_overlap, warn_of_shares
+from .tasks.reading.split_report import (
+    describe_division,
+    describe_split,
+    warn_of_overlap,
+    warn_of_shares,
+)
 from .tasks.running.fine_tuned import score_out_of_fold
 from .tasks.running.results import (
     stored_results,
@@ -245,8 +250,9 @@ def finetune(
     run = Run(strategy, output_dir, dict(identity))
     del identity["save_checkpoint_steps"], identity["max_bad_batches"]
     with run.hold(identity):
+        division = describe_division(splits["train"][0], splits["dev"][0]) if divide else []
         if run.is_chief:
-            _print_plan(task, splits, initial, settings, random_seeds, strategy)
+            _print_plan(task, splits, initial, settings, random_seeds, strategy, division)
         # Include seeds of earlier calls, so that the summary covers all seeds in the directory.
         predicted, stored = what_is_predicted(task, splits), stored_results(output_dir)
         results = {n: kept_results(found, predicted)["metrics"] for n, found in stored.items()}
@@ -259,6 +265,7 @@ def finetune(
         summary = summarise(task.name, task.best_metric, dict(sorted(results.items())))
         if run.is_chief:
             write_summary(output_dir, summary)
+            print("".join(f"{line}\n" for line in division if line.startswith("warning")), end="")
     return summary
 
 
@@ -424,7 +431,7 @@ def _seeds(texts: Sequence[str]) -> list[int]:
     return numbers
 
 
-def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None:
+def _print_plan(task, splits, initial, settings, random_seeds, strategy, division) -> None:
     train, config = splits["train"], initial.config
     lines = []
     for name, (examples, sequences, _) in splits.items():
@@ -436,7 +443,7 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None
         if name != "train":
             lines += warn_of_overlap(name, examples, train.examples)
         if name == "dev":
-            lines += warn_of_shares(train.examples, examples)
+            lines += [*division, *warn_of_shares(train.examples, examples)]
     data = "\n           ".join(line for line in lines if not line.startswith("warning"))
     warnings = "".join(line + "\n" for line in lines if line.startswith("warning"))
     examples = settings.num_train_steps * settings.global_batch_size
