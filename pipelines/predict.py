@@ -196,6 +196,10 @@ def _find(settings: PredictionSettings) -> _Found:
     else:
         path = fine_tuned.find_model(model)
         description = settings.decision.apply(fine_tuned.read_description(path))
+        if settings.decision.null_threshold is not None and saved_model.is_saved_model(path):
+            raise UserError(
+                "--null_threshold: an export applies its own; give it to export.export_saved_model"
+            )
         task = fine_tuned.task_of(description, settings.columns, settings.quoting)
     return _Found(path, description, task)
 
@@ -278,6 +282,7 @@ def load(
     min_probability: float | None = None,
     temperature: float | None = None,
     label_thresholds: Mapping[str, float] | str | None = None,
+    null_threshold: float | None = None,
 ) -> Predictor:
     """Loads a model for predictions in Python.
 
@@ -296,6 +301,8 @@ def load(
       temperature: a classifier's logits are divided by it. Default: the export's setting, or 1.
       label_thresholds: dict mapping a label to the lowest probability at which a multi-label model
         predicts it. Default: the export's setting, or 0.5.
+      null_threshold: a question-answering model predicts no answer if its null odds are higher.
+        Default: the model's setting. Exports have their own.
 
     Raises:
       UserError: if the model is not found, or an argument does not apply to it.
@@ -307,7 +314,7 @@ def load(
         dict(columns or {}),
         answers=answers,
         masking=masking,
-        decision=Decision(temperature, min_probability, label_thresholds),
+        decision=Decision(temperature, min_probability, label_thresholds, null_threshold),
         batch_size=batch_size,
     )
     found = _find(settings)
