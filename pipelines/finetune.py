@@ -32,8 +32,7 @@ Examples:
   # Your own data: .csv, .tsv, .jsonl or .json.
   python -m pipelines.finetune --task=classification --train_file=tickets.csv \\
       --dev_file=tickets_dev.csv --text_column=subject --text_pair_column=body \\
-      --label_column=queue --init_checkpoint=runs/base --num_epochs=3 --warmup_fraction=0.1 \\
-      --output_dir=runs/tickets
+      --label_column=queue --init_checkpoint=runs/base --num_epochs=3 --output_dir=runs/tickets
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ from .training.run import (
     origin_of,
     read_initial_model,
 )
-from .training.settings import LoopSettings, check_steps_flags
+from .training.settings import LoopSettings, check_steps_flags, loop_from_flags
 from .training.strategy import create_strategy, define_strategy_flags, is_chief, naming_lost_workers
 
 FLAGS = flags.FLAGS
@@ -136,7 +135,8 @@ def define_flags() -> None:
         several=("learning_rate", "num_epochs"),
         global_batch_size=32,
         num_train_steps=1000,
-        num_warmup_steps=100,
+        num_warmup_steps=None,
+        warmup_fraction=0.1,
         learning_rate=2e-5,
     )
     define_settings_flags(
@@ -148,6 +148,8 @@ def define_flags() -> None:
 def main(_) -> None:
     """Runs the program with the values of its flags."""
     check_steps_flags()
+    if FLAGS.num_warmup_steps is not None:
+        FLAGS.set_default("warmup_fraction", None)
     combinations = _combinations(FLAGS.learning_rate, FLAGS.num_epochs)
     tasks, seeds = create_tasks(FLAGS), _seeds(FLAGS.random_seeds)
     initial = initial_model(
@@ -171,7 +173,7 @@ def main(_) -> None:
         "random_seeds": seeds,
         "initial": initial,
         "settings": next(iter(combinations.values())),
-        "loop": settings_from_flags(LoopSettings),
+        "loop": loop_from_flags(),
         "strategy": strategy,
         "divide": divide,
     }

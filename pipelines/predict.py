@@ -37,7 +37,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -279,10 +279,7 @@ def load(
     batch_size: int = 32,
     answers: str | None = None,
     masking: str | None = None,
-    min_probability: float | None = None,
-    temperature: float | None = None,
-    label_thresholds: Mapping[str, float] | str | None = None,
-    null_threshold: float | None = None,
+    **decision: Any,
 ) -> Predictor:
     """Loads a model for predictions in Python.
 
@@ -296,13 +293,8 @@ def load(
       batch_size: number of examples per batch.
       answers: output of a pre-trained model, one of pretrained.ANSWERS. Default: "score".
       masking: which pieces are masked for a score, one of MASKINGS. Default: "word".
-      min_probability: a classifier predicts "unsure" if its highest probability is lower. Default:
-        the export's setting, or none.
-      temperature: a classifier's logits are divided by it. Default: the export's setting, or 1.
-      label_thresholds: dict mapping a label to the lowest probability at which a multi-label model
-        predicts it. Default: the export's setting, or 0.5.
-      null_threshold: a question-answering model predicts no answer if its null odds are higher.
-        Default: the model's setting. Exports have their own.
+      decision: `temperature`, `min_probability`, `label_thresholds` (dict that maps labels to
+        probabilities) or `null_threshold`; see the flags. Default: the model's values.
 
     Raises:
       UserError: if the model is not found, or an argument does not apply to it.
@@ -314,7 +306,7 @@ def load(
         dict(columns or {}),
         answers=answers,
         masking=masking,
-        decision=Decision(temperature, min_probability, label_thresholds, null_threshold),
+        decision=Decision(**decision),
         batch_size=batch_size,
     )
     found = _find(settings)
