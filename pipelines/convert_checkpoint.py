@@ -39,6 +39,7 @@ from absl import flags
 from albert_tf.checkpoints import fine_tuned, hub
 from albert_tf.checkpoints.conversion import FORMATS, convert, convert_fine_tuned
 from albert_tf.jobs import program, text_flags
+from albert_tf.jobs.decision import Decision
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 
@@ -69,6 +70,12 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "has_pairs", False, "Whether a Hugging Face classifier was trained on pairs of texts."
     )
+    flags.DEFINE_float(
+        "null_threshold",
+        None,
+        "For a Hugging Face model that was trained on SQuAD 2.0: predict no answer if the null "
+        "odds exceed this value, usually 0.",
+    )
 
 
 def main(_) -> None:
@@ -91,7 +98,8 @@ def main(_) -> None:
     if fine_tuned.find(both["input_path"]):
         if FLAGS.target_vocab:
             raise UserError("--target_vocab is for pre-trained models")
-        convert_fine_tuned(**both, has_pairs=FLAGS.has_pairs)
+        decide = Decision(null_threshold=FLAGS.null_threshold).apply
+        convert_fine_tuned(**both, has_pairs=FLAGS.has_pairs, decide=decide)
     else:
         convert(
             **both,

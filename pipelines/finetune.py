@@ -32,8 +32,7 @@ Examples:
   # Your own data: .csv, .tsv, .jsonl or .json.
   python -m pipelines.finetune --task=classification --train_file=tickets.csv \\
       --dev_file=tickets_dev.csv --text_column=subject --text_pair_column=body \\
-      --label_column=queue --init_checkpoint=runs/base --num_epochs=3 --warmup_fraction=0.1 \\
-      --output_dir=runs/tickets
+      --label_column=queue --init_checkpoint=runs/base --num_epochs=3 --output_dir=runs/tickets
 """
 
 from __future__ import annotations
@@ -55,7 +54,12 @@ from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .tasks.reading.dev_split import DIVISION, fold_numbers, split_off_dev, split_off_fold
-from .tasks.reading.split_report import describe_split, warn_of_overlap, warn_of_shares
+from .tasks.reading.split_report import (
+    describe_division,
+    describe_split,
+    warn_of_overlap,
+    warn_of_shares,
+)
 from .tasks.running.fine_tuned import score_out_of_fold
 from .tasks.running.results import (
     stored_results,
@@ -82,7 +86,7 @@ from .training.run import (
     origin_of,
     read_initial_model,
 )
-from .training.settings import LoopSettings, check_steps_flags
+from .training.settings import LoopSettings, check_steps_flags, loop_from_flags
 from .training.strategy import create_strategy, define_strategy_flags, is_chief, naming_lost_workers
 
 FLAGS = flags.FLAGS
@@ -131,7 +135,8 @@ def define_flags() -> None:
         several=("learning_rate", "num_epochs"),
         global_batch_size=32,
         num_train_steps=1000,
-        num_warmup_steps=100,
+        num_warmup_steps=None,
+        warmup_fraction=0.1,
         learning_rate=2e-5,
     )
     define_settings_flags(
@@ -143,6 +148,8 @@ def define_flags() -> None:
 def main(_) -> None:
     """Runs the program with the values of its flags."""
     check_steps_flags()
+    if FLAGS.num_warmup_steps is not None:
+        FLAGS.set_default("warmup_fraction", None)
     combinations = _combinations(FLAGS.learning_rate, FLAGS.num_epochs)
     tasks, seeds = create_tasks(FLAGS), _seeds(FLAGS.random_seeds)
     initial = initial_model(
@@ -166,7 +173,7 @@ def main(_) -> None:
         "random_seeds": seeds,
         "initial": initial,
         "settings": next(iter(combinations.values())),
-        "loop": settings_from_flags(LoopSettings),
+        "loop": loop_from_flags(),
         "strategy": strategy,
         "divide": divide,
     }
@@ -245,8 +252,9 @@ def finetune(
     run = Run(strategy, output_dir, dict(identity))
     del identity["save_checkpoint_steps"], identity["max_bad_batches"]
     with run.hold(identity):
+        division = describe_division(splits["train"][0], splits["dev"][0]) if divide else []
         if run.is_chief:
-            _print_plan(task, splits, initial, settings, random_seeds, strategy)
+            _print_plan(task, splits, initial, settings, random_seeds, strategy, division)
         # Include seeds of earlier calls, so that the summary covers all seeds in the directory.
         predicted, stored = what_is_predicted(task, splits), stored_results(output_dir)
         results = {n: kept_results(found, predicted)["metrics"] for n, found in stored.items()}
@@ -259,6 +267,7 @@ def finetune(
         summary = summarise(task.name, task.best_metric, dict(sorted(results.items())))
         if run.is_chief:
             write_summary(output_dir, summary)
+            print("".join(f"{line}\n" for line in division if line.startswith("warning")), end="")
     return summary
 
 
@@ -424,7 +433,7 @@ def _seeds(texts: Sequence[str]) -> list[int]:
     return numbers
 
 
-def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None:
+def _print_plan(task, splits, initial, settings, random_seeds, strategy, division) -> None:
     train, config = splits["train"], initial.config
     lines = []
     for name, (examples, sequences, _) in splits.items():
@@ -436,7 +445,7 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy) -> None
         if name != "train":
             lines += warn_of_overlap(name, examples, train.examples)
         if name == "dev":
-            lines += warn_of_shares(train.examples, examples)
+            lines += [*division, *warn_of_shares(train.examples, examples)]
     data = "\n           ".join(line for line in lines if not line.startswith("warning"))
     warnings = "".join(line + "\n" for line in lines if line.startswith("warning"))
     examples = settings.num_train_steps * settings.global_batch_size

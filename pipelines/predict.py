@@ -37,7 +37,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -196,6 +196,10 @@ def _find(settings: PredictionSettings) -> _Found:
     else:
         path = fine_tuned.find_model(model)
         description = settings.decision.apply(fine_tuned.read_description(path))
+        if settings.decision.null_threshold is not None and saved_model.is_saved_model(path):
+            raise UserError(
+                "--null_threshold: an export applies its own; give it to export.export_saved_model"
+            )
         task = fine_tuned.task_of(description, settings.columns, settings.quoting)
     return _Found(path, description, task)
 
@@ -275,9 +279,7 @@ def load(
     batch_size: int = 32,
     answers: str | None = None,
     masking: str | None = None,
-    min_probability: float | None = None,
-    temperature: float | None = None,
-    label_thresholds: Mapping[str, float] | str | None = None,
+    **decision: Any,
 ) -> Predictor:
     """Loads a model for predictions in Python.
 
@@ -291,11 +293,8 @@ def load(
       batch_size: number of examples per batch.
       answers: output of a pre-trained model, one of pretrained.ANSWERS. Default: "score".
       masking: which pieces are masked for a score, one of MASKINGS. Default: "word".
-      min_probability: a classifier predicts "unsure" if its highest probability is lower. Default:
-        the export's setting, or none.
-      temperature: a classifier's logits are divided by it. Default: the export's setting, or 1.
-      label_thresholds: dict mapping a label to the lowest probability at which a multi-label model
-        predicts it. Default: the export's setting, or 0.5.
+      decision: `temperature`, `min_probability`, `label_thresholds` (dict that maps labels to
+        probabilities) or `null_threshold`; see the flags. Default: the model's values.
 
     Raises:
       UserError: if the model is not found, or an argument does not apply to it.
@@ -307,7 +306,7 @@ def load(
         dict(columns or {}),
         answers=answers,
         masking=masking,
-        decision=Decision(temperature, min_probability, label_thresholds),
+        decision=Decision(**decision),
         batch_size=batch_size,
     )
     found = _find(settings)

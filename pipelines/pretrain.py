@@ -70,6 +70,7 @@ from .training.settings import (
     LoopSettings,
     PretrainingSettings,
     check_steps_flags,
+    loop_from_flags,
     precision,
 )
 from .training.strategy import (
@@ -156,7 +157,7 @@ def main(_) -> None:
         model_dir=FLAGS.model_dir,
         options=options,
         settings=settings_from_flags(PretrainingSettings),
-        loop=settings_from_flags(LoopSettings),
+        loop=loop_from_flags(),
         strategy=create_strategy(FLAGS.strategy, FLAGS.tpu),
         peak_flops_per_second=FLAGS.peak_flops_per_second,
     )

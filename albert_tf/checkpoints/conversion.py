@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -76,8 +76,12 @@ def convert_fine_tuned(
     spm_model_file: str | None = None,
     text_settings: Mapping[str, bool | None] | None = None,
     has_pairs: bool = False,
+    decide: Callable[[dict], dict] = dict,
 ) -> None:
-    """Converts a fine-tuned model and writes it atomically to `output_dir`."""
+    """Converts a fine-tuned model and writes it atomically to `output_dir`.
+
+    `decide` completes the content of task.json with what config.json cannot state.
+    """
     is_theirs = huggingface.find_weights(input_path) is not None
     if output_format == "google":
         raise UserError("--output_format=google: Google's code has no format of fine-tuned models")
@@ -94,6 +98,12 @@ def convert_fine_tuned(
             raise UserError(
                 f"{input_path!r}: Hugging Face has no class with this head (beams for SQuAD 2.0): "
                 "fine-tune with --squad_head=spans"
+            )
+        task = decide(task)
+        if is_theirs and task.get("may_be_impossible") is False:
+            notes.append(
+                "config.json does not say on which data the model was trained: it always gives an "
+                "answer; if that was SQuAD 2.0, pass --null_threshold=0 here or to predict"
             )
         model, further_notes = pretrained.fit_to_vocabulary(model, tokenizer)
         for note in [*notes, *further_notes]:

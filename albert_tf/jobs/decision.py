@@ -1,4 +1,4 @@
-"""Settings for turning probabilities into labels, in pipelines.predict and in exports."""
+"""Settings for turning a model's outputs into answers, in pipelines.predict and in exports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIMITS = {"temperature": TEMPERATURES, "min_probability": (0.0, 1.0)}
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """Settings for turning probabilities into labels. None selects the export's value, if any.
+    """Settings for turning outputs into answers. None selects the model's value, if any.
 
     Attributes:
       label_thresholds: dict mapping labels to their minimum probability, or the flag's text.
@@ -44,6 +44,13 @@ class Decision:
         "Default: the export's thresholds, else 0.5.",
         None,
     )
+    null_threshold: float | None = setting(
+        flags.DEFINE_float,
+        "Question answering: predict no answer if the null odds exceed this value. A model that "
+        "was trained on SQuAD 2.0 elsewhere needs it (such as 0), because its config does not say "
+        "so. Default: the model's value, else there is always an answer.",
+        None,
+    )
 
     def apply(self, task: dict[str, Any]) -> dict[str, Any]:
         """Returns a copy of the content of task.json, updated with the values that are not None.
@@ -52,6 +59,12 @@ class Decision:
           UserError: if a value is out of range or does not apply to the model or its labels.
         """
         given = {name: value for name, value in vars(self).items() if value is not None}
+        if self.null_threshold is not None:
+            if task.get("kind") != "question_answering":
+                raise UserError("--null_threshold is for models that answer questions: omit it")
+            if not math.isfinite(self.null_threshold):
+                raise UserError(f"--null_threshold={self.null_threshold}: expected a number")
+            return {**task, **given, "may_be_impossible": True}
         for name, value in given.items():
             is_multilabel = name == "label_thresholds"
             if task.get("kind") != ("multilabel" if is_multilabel else "classifier"):
@@ -74,6 +87,8 @@ AS_TRAINED = Decision()
 def decided(task: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of Decision that are set in the content of task.json."""
     names = [field.name for field in dataclasses.fields(Decision)]
+    if not task.get("may_be_impossible"):
+        names.remove("null_threshold")
     return {name: task[name] for name in names if name in task}
 
 

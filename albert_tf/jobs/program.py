@@ -34,6 +34,17 @@ _FILE_ERRORS = (
 )
 
 
+# Other programs' names of flags.
+_SYNONYMS = {
+    "lr": "learning_rate",
+    "epochs": "num_epochs",
+    "num_train_epochs": "num_epochs",
+    "batch_size": "global_batch_size",
+    "seed": "random_seeds",
+    "model_name_or_path": "init_checkpoint",
+}
+
+
 def run(main: Callable[[list[str]], None]) -> None:
     """Runs `main` with absl and reports user errors as one line on stderr.
 
@@ -168,6 +179,9 @@ def _parse_flags(argv: list[str]) -> list[str]:
         # absl's message has one line per missing required flag.
         missing = r"flag --(\w+)=None: Flag --\1 must have a value other than None\."
         what = re.sub(missing, r"give --\1", str(error))
+        theirs = getattr(error, "flagname", "")
+        if (ours := _SYNONYMS.get(theirs, "")) in flags.FLAGS:
+            what = f"there is no flag --{theirs}: use --{ours}"
         fail(f"{'; '.join(what.splitlines())}; see --help")
     for name, value in flags.FLAGS.flag_values_dict().items():
         numbers = value if isinstance(value, list) else [value]

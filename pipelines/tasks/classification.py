@@ -54,9 +54,9 @@ class Example(AnyExample):
     line: str = dataclasses.field(default="", repr=False, compare=False)
 
     @property
-    def group(self) -> str:
-        """Returns the texts, so that copies of an example are in the same split."""
-        return "\0".join(text for text in (self.text, self.text_pair) if text)
+    def separated(self) -> tuple[str, ...]:
+        """See AnyExample: each text of a pair."""
+        return (self.text,) if self.text_pair is None else (self.text, self.text_pair)
 
     @property
     def classes(self) -> tuple[str, ...]:

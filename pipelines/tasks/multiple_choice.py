@@ -44,9 +44,9 @@ class MultipleChoiceExample(AnyExample):
     part: str = ""
 
     @property
-    def group(self) -> str:
-        """Returns the context, so that all questions about it are in the same split."""
-        return self.context
+    def separated(self) -> tuple[str, ...]:
+        """See AnyExample: the context, or all other texts of a question without a context."""
+        return (self.context if self.context.strip() else " ".join(self.texts()),)
 
     def inputs(self) -> dict[str, str | Sequence[str]]:
         """See AnyExample."""

@@ -204,6 +204,13 @@ class SquadTask(Task):
 
     def _warn_of_unanswered(self, questions: Sequence[Question]) -> list[str]:
         unanswered = len(questions) - sum(map(self._is_answered, questions))
+        impossible = sum(question.is_impossible for question in questions)
+        if impossible and not self.may_be_impossible:
+            return [
+                f"warning: {impossible:,} of {len(questions):,} questions are is_impossible, which "
+                "a model of SQuAD 1.1 never answers, so none is scored: if the model was trained "
+                "on SQuAD 2.0, pass --null_threshold=0"
+            ]
         return [
             f"warning: {unanswered:,} of {len(questions):,} questions have no answer, so none is "
             "scored: add the missing answers, or remove these questions"

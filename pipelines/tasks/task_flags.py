@@ -69,7 +69,7 @@ def define_task_flags() -> None:
         "dev_fraction",
         0.0,
         "Fraction of the training rows to use as the dev set, if there is no dev file. The split "
-        "is stratified by label. Rows with equal texts are kept in the same set.",
+        "is stratified by label. Rows that share a text are kept in the same set.",
         lower_bound=0.0,
         upper_bound=0.9,
     )

@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf.jobs import processor
-from albert_tf.jobs.settings import setting
+from albert_tf.jobs.settings import setting, settings_from_flags
 from albert_tf.storage.errors import UserError
 from .strategy import is_tpu
 
@@ -102,7 +102,9 @@ class TrainingSettings:
         """
         steps, warmup = self.num_train_steps, self.num_warmup_steps
         if self.num_epochs is not None:
-            steps = max(1, math.ceil(self.num_epochs * num_examples / self.global_batch_size))
+            steps = max(
+                1, math.ceil(round(self.num_epochs * num_examples / self.global_batch_size, 6))
+            )
         if self.warmup_fraction is not None:
             warmup = round(self.warmup_fraction * steps)
         elif self.num_epochs is not None and warmup > steps:
@@ -258,7 +260,10 @@ class LoopSettings:
     """How often the training loop logs, saves and evaluates, and when it stops early."""
 
     steps_per_loop: int = setting(
-        flags.DEFINE_integer, "Steps between two log entries.", lower_bound=1
+        flags.DEFINE_integer,
+        "Steps between two log entries. The default is lower if --eval_steps or "
+        "--save_checkpoint_steps is no multiple of it.",
+        lower_bound=1,
     )
     save_checkpoint_steps: int = setting(
         flags.DEFINE_integer,
@@ -297,6 +302,19 @@ class LoopSettings:
                 )
         if self.early_stopping_evaluations and not self.eval_steps:
             raise UserError("--early_stopping_evaluations needs evaluations: give --eval_steps")
+
+
+def loop_from_flags() -> LoopSettings:
+    """Returns the settings of the flags.
+
+    Unless --steps_per_loop is given, it is the largest number up to its default that divides the
+    numbers of steps between evaluations and checkpoints.
+    """
+    names = ("steps_per_loop", "eval_steps", "save_checkpoint_steps")
+    steps, *multiples = (flags.FLAGS[name].value for name in names)
+    if flags.FLAGS["steps_per_loop"].using_default_value:
+        steps = next(n for n in range(steps, 0, -1) if math.gcd(*multiples) % n == 0)
+    return settings_from_flags(LoopSettings, steps_per_loop=steps)
 
 
 def check_steps_flags() -> None:

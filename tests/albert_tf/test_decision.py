@@ -16,6 +16,7 @@ MULTILABEL = {**CLASSIFIER, "kind": "multilabel"}
         (CLASSIFIER, {"label_thresholds": "a=1"}, "for models that choose several labels per row"),
         (MULTILABEL, {"temperature": 1.5}, "--temperature is for models that choose one label"),
         ({"kind": "regressor"}, {"min_probability": 0.5}, "is for models that choose one label"),
+        (CLASSIFIER, {"null_threshold": 0.0}, "--null_threshold is for models that answer questio"),
         ({}, {"temperature": 1.5}, "is for models that choose one label: omit it"),
         ({**CLASSIFIER, "labels": ["unsure"]}, {"min_probability": 0.5}, "'unsure' is a label"),
         (MULTILABEL, {"label_thresholds": "a=0.2,x=1"}, "unknown label 'x'; the model has 'a', 'b"),

@@ -98,13 +98,14 @@ def test_what_cannot_be_compared_leaves_no_directory(table, pretrained, tmp_path
 
 def test_epochs_by_rates(table, pretrained, tmp_path):
     flags = [f for f in table_flags(table, pretrained, tmp_path) if not f.startswith("--num_")]
-    more = ["--num_epochs=0.3,0.6", "--warmup_fraction=0.1", "--eval_steps=0"]
-    run("pipelines.finetune", *flags, *more, "--learning_rate=1e-3,2e-3")
+    more = ["--num_epochs=0.3,0.6", "--eval_steps=0"]
+    out, _ = run("pipelines.finetune", *flags, *more, "--learning_rate=1e-3,2e-3")
     found = json.loads((tmp_path / "combinations.json").read_text())["combinations"]
     names = (f"{rate}-num_epochs_{n}" for rate in ("0.001", "0.002") for n in ("0.3", "0.6"))
     assert list(found) == [f"learning_rate_{name}" for name in names]
     steps = [read_metrics(str(tmp_path / name / "seed_12345"))[-1]["step"] for name in found]
     assert steps == [3, 5, 3, 5], "of 90 rows, 12 a step"
+    assert "5 of warm-up" not in out and "0 of warm-up to 0.002" in out, "a tenth by default"
     # The last weights, too, are compared on dev.
     more += ["--learning_rate=3e-3,4e-3", f"--dev_file={table}/test.tsv"]
     assert "holds another run (dev " in run("pipelines.finetune", *flags, *more, exit_code=2)[1]

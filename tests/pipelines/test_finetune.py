@@ -224,6 +224,11 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
         ("{own} --folds=95 --init_checkpoint={model}", "rows have 90 different texts: use fewer"),
         ("--task=glue --data_dir=. --folds=5", "--folds does not apply to --task=glue, only to cl"),
         ("{own} --init_checkpoint={model} --text_column=body", "train.tsv"),
+        (
+            "{own} --init_checkpoint={model} --text_column=first,second",
+            "; for two texts give --text_column=first --text_pai",
+        ),
+        ("{own} --lr=1e-4", "error: there is no flag --lr: use --learning_rate; see --help"),
     ],
 )
 def test_one_line_for_wrong_flags(flags, message, table, pretrained, tmp_path):
@@ -330,6 +335,6 @@ def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatc
     for _ in range(2):
         run_task(classification(table, ["train"]), pretrained, tmp_path / "run")
     assert "warning: dev has fewer than ten rows of 'other' " in capsys.readouterr().out
-    monkeypatch.setattr(finetune_lib, "DIVISION", 3)
-    with pytest.raises(ValueError, match=r"holds another run .*dev_division 2 there, 3 here"):
+    monkeypatch.setattr(finetune_lib, "DIVISION", "x")
+    with pytest.raises(ValueError, match=r"holds another run .*dev_division \d there, 'x' here"):
         run_task(classification(table, ["train"]), pretrained, tmp_path / "run")

@@ -5,13 +5,32 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from albert_tf.storage.errors import UserError
 from .examples import AnyExample
 
 # Part of the identity of runs. Increase it if split_off_dev is changed to return other splits.
 # Version 0.3.0 had no such number. It assigned each text independently of its label.
-DIVISION = 2
+DIVISION = 3
+# If more than this share of the rows is connected by equal texts, one text of a pair is ignored.
+_MOST_CONNECTED = 0.25
+
+
+class SharedTexts(NamedTuple):
+    """Which rows must be in the same split.
+
+    Attributes:
+      texts: the comparable texts of each row.
+      groups: the row indices of each group of rows that are connected by equal texts. A row
+        without text shares no text, so it is a group of its own.
+      column: index (0 or -1) of the only text of a pair that counts, or None if both count.
+    """
+
+    texts: list[tuple[str, ...]]
+    groups: list[list[int]]
+    column: int | None
 
 
 def comparable(text: str) -> str:
@@ -23,34 +42,69 @@ def comparable(text: str) -> str:
     if not text.isascii():
         plain = unicodedata.normalize("NFKD", text)
         text = "".join(mark for mark in plain if unicodedata.category(mark) != "Mn")
-    # NUL separates the texts of a pair.
-    return "\0".join(" ".join(part.split()) for part in text.casefold().split("\0"))
+    return " ".join(text.casefold().split())
+
+
+def shared_texts(examples: Sequence[AnyExample]) -> SharedTexts:
+    """Groups rows with an equal text, first or second. Groups with a common text are one group.
+
+    If one column repeats so much that most rows would be connected, only the other one counts (in
+    rows where it is empty, the repeated one). The order of the rows has no effect on the groups.
+    """
+    texts = [tuple(map(comparable, example.separated)) for example in examples]
+    both = SharedTexts(texts, _connected(texts), None)
+    choices = [both]
+    if max(map(len, both.groups), default=0) > _MOST_CONNECTED * len(texts):
+        for column in (0, -1):
+            alone = [(row[column] or row[~column],) for row in texts]
+            choices.append(SharedTexts(alone, _connected(alone), column))
+    return min(choices, key=lambda choice: max(map(len, choice.groups), default=0))
+
+
+def _connected(texts: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Returns the row indices of each connected group; see SharedTexts."""
+    parents, rows_of = [*range(len(texts))], {}
+
+    def root(place: int) -> int:
+        while parents[place] != place:
+            # Shortens the path for later calls.
+            parents[place] = place = parents[parents[place]]
+        return place
+
+    for place, of_row in enumerate(texts):
+        for text in filter(None, of_row):
+            parents[root(place)] = root(rows_of.setdefault(text, place))
+    groups: dict[int, list[int]] = {}
+    for place in range(len(texts)):
+        groups.setdefault(root(place), []).append(place)
+    return [*groups.values()]
 
 
 def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, list]:
     """Splits examples into train and dev, based only on their texts and classes.
 
-    Examples with an equal `group` (see comparable) are in the same split. Each set of classes
-    contributes the same share of its rows to dev, up to rounding. Groups are assigned in the order
-    of a hash of their text, so the row order has no effect and an additional row moves few other
-    rows. If a group has more rows of a class than dev still needs, it is assigned to dev only if
-    this brings dev closer to its quotas. Both results keep the order of the examples. Raises a
-    UserError if one of them is empty.
+    Examples that share a text (see shared_texts) are in the same split. Each set of classes, with
+    and without text, contributes the same share of its rows to dev, up to rounding. Groups are
+    assigned in the order of a hash of their texts, so the row order has no effect and an additional
+    row moves few other rows. If a group has more rows of a class than dev still needs, it is
+    assigned to dev only if this brings dev closer to its quotas. Both results keep the order of the
+    examples. Raises a UserError if one of them is empty.
     """
-    classes = [example.classes for example in examples]
-    groups: dict[str, list[int]] = {}
-    for place, example in enumerate(examples):
-        groups.setdefault(comparable(example.group), []).append(place)
+    shared = shared_texts(examples)
+    classes = [
+        example.classes if any(texts) else tuple(f"{c}\0" for c in example.classes or [""])
+        for example, texts in zip(examples, shared.texts)
+    ]
     missing = _quotas(Counter(classes), fraction)
     dev_places: set[int] = set()
     larger = []
-    for group in sorted(groups, key=_digest):
-        of_group = Counter(classes[place] for place in groups[group])
+    for places in sorted(shared.groups, key=lambda places: _key(places, shared.texts, examples)):
+        of_group = Counter(classes[place] for place in places)
         if all(number <= missing[name] for name, number in of_group.items()):
             missing.subtract(of_group)
-            dev_places.update(groups[group])
+            dev_places.update(places)
         else:
-            larger.append((groups[group], of_group))
+            larger.append((places, of_group))
     for places, of_group in sorted(larger, key=lambda item: len(item[0])):
         # Accept too many rows of a class if this is closer to the quotas than too few.
         if sum(abs(missing[name] - n) - abs(missing[name]) for name, n in of_group.items()) < 0:
@@ -70,13 +124,11 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
 def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
     """Returns the fold of each example (from 1), based only on the texts and classes.
 
-    Examples with an equal `group` (see comparable) are in the same fold. Groups are assigned in
+    Examples that share a text (see shared_texts) are in the same fold. Groups are assigned in
     descending order of size, and groups of equal size in the order of a hash. Each group is added
     to the fold with the smallest shares of the group's classes, or to the smallest of these folds.
     """
-    groups: dict[str, list[int]] = {}
-    for place, example in enumerate(examples):
-        groups.setdefault(comparable(example.group), []).append(place)
+    texts, groups, _ = shared_texts(examples)
     if len(groups) < folds:
         raise UserError(
             f"--folds={folds}: the rows have {len(groups):,} different texts: use fewer"
@@ -84,12 +136,12 @@ def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
     numbers, sizes = [0] * len(examples), Counter()
     found = {fold: Counter() for fold in range(1, folds + 1)}
     totals = Counter(name for example in examples for name in example.classes or (None,))
-    for group in sorted(groups, key=lambda group: (-len(groups[group]), _digest(group))):
-        names = [name for place in groups[group] for name in examples[place].classes or (None,)]
+    for places in sorted(groups, key=lambda group: (-len(group), _key(group, texts, examples))):
+        names = [name for place in places for name in examples[place].classes or (None,)]
         fold = min(found, key=lambda k: (sum(found[k][n] / totals[n] for n in names), sizes[k]))
         found[fold].update(names)
-        sizes[fold] += len(groups[group])
-        for place in groups[group]:
+        sizes[fold] += len(places)
+        for place in places:
             numbers[place] = fold
     return numbers
 
@@ -113,6 +165,12 @@ def _quotas(totals: Counter, fraction: float) -> Counter:
         quotas[name] = min(round(fraction * end) - before, most)
         before += quotas[name]
     return quotas
+
+
+def _key(places: Sequence[int], texts: Sequence, examples: Sequence[AnyExample]) -> bytes:
+    """Returns the smallest hash of the texts in a group; without text, a hash of the answer."""
+    found = [_digest(text) for place in places for text in texts[place] if text]
+    return min(found, default=_digest(f"\0{examples[places[0]].label!r}"))
 
 
 def _digest(text: str) -> bytes:

@@ -25,8 +25,8 @@ class AnyExample(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def group(self) -> str:
-        """A text. Examples with equal texts (see dev_split.comparable) are in the same split."""
+    def separated(self) -> tuple[str, ...]:
+        """The texts that must not be in two splits (see dev_split.shared_texts)."""
 
     @property
     def classes(self) -> tuple[str, ...]:

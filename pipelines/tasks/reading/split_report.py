@@ -11,7 +11,7 @@ from scipy import special
 
 from albert_tf.text.entities import OUTSIDE, are_entity_tags
 from albert_tf.text.tokenization import AlbertTokenizer
-from .dev_split import comparable
+from .dev_split import shared_texts
 from .examples import AnyExample
 from .sequences import Sequences
 
@@ -19,6 +19,7 @@ from .sequences import Sequences
 _MOST_TRUNCATED = 0.10
 _MOST_UNKNOWN = 0.05
 _MOST_OVERLAPPING = 0.10
+_MOST_DIFFERENT = 5.0  # percentage points between dev and the file that it is split off
 _MOST_ROUNDED = 1e-3  # as a share of the range of the numbers
 _LABELS_SHOWN = 12
 _CHARACTERS_SHOWN = 10
@@ -67,7 +68,7 @@ def num_line_ends(texts: Iterable[str]) -> int:
 def describe_texts(examples: Sequence) -> list[str]:
     """Returns notes and warnings about examples with id, text and text_pair, for Task.summarise."""
     cells = num_line_ends(text for e in examples for text in (e.text, e.text_pair or ""))
-    empty = sum(not example.text.strip() for example in examples)
+    empty = sum(not "".join(example.texts()).strip() for example in examples)
     return [
         *[f"{cells:,} cells with line ends"] * bool(cells),
         *warn_of_rows(empty, [example.id for example in examples]),
@@ -112,16 +113,53 @@ def warn_of_tags(labels: Sequence[str]) -> list[str]:
 def warn_of_overlap(
     name: str, examples: Sequence[AnyExample], train: Sequence[AnyExample]
 ) -> list[str]:
-    """Returns a warning if many examples of a split are also in the training set."""
-    ours, theirs = ({comparable(e.group) for e in found} for found in (examples, train))
-    ours -= {""}
-    share = len(ours & theirs) / max(1, len(ours))
-    if share <= _MOST_OVERLAPPING:
-        return []
-    return [
-        f"warning: {100 * share:.0f} % of {name} is in the training set, too: its metrics do not "
-        "predict results on new texts"
-    ]
+    """Returns a warning if many examples of a split share a text with the training set."""
+    texts = shared_texts([*examples, *train]).texts
+    ours, theirs = {*texts[: len(examples)]}, {*texts[len(examples) :]}
+    ours = {of_row for of_row in ours if any(of_row)}
+    known = {text for of_row in theirs for text in of_row if text}
+    for number, what in (
+        (len(ours & theirs), "is in the training set, too"),
+        (sum(not known.isdisjoint(row) for row in ours), "shares a text with the training set"),
+    ):
+        if number > _MOST_OVERLAPPING * len(ours):
+            return [
+                f"warning: {100 * number / len(ours):.0f} % of {name} {what}: its metrics do not "
+                "predict results on new texts"
+            ]
+    return []
+
+
+def describe_division(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample]) -> list[str]:
+    """Returns lines on how dev differs from all rows of the file that it was split off."""
+    shared = shared_texts([*of_train, *of_dev])
+    is_empty = np.array([not any(of_row) for of_row in shared.texts])
+    is_once = np.zeros(len(is_empty), bool)
+    is_once[[places[0] for places in shared.groups if len(places) == 1]] = True
+    is_once &= ~is_empty
+    lines = []
+    if shared.column is not None:
+        kept, other = ("second", "first") if shared.column else ("first", "second")
+        lines.append(
+            f"dev: only equal {kept} texts stay on one side, because the {other} ones repeat so "
+            "much that most rows would hang together"
+        )
+    once, empty = (
+        [100 * found[begin:].mean() for begin in (len(of_train), 0)]
+        for found in (is_once, is_empty)
+    )
+    if once[1] < 100:
+        line = "{:.0f} % of its texts occur once in the file, of all {:.0f} %".format(*once)
+        line += "; empty {:.0f} %, of all {:.0f} %".format(*empty) * bool(empty[1])
+        lines.append(f"dev: {line}")
+        counts = [is_once[: len(of_train)].sum(), is_once[len(of_train) :].sum()]
+        matters = abs(once[0] - once[1]) > _MOST_DIFFERENT
+        if matters and _differ(counts, (len(of_train), len(of_dev)), _BY_CHANCE):
+            lines.append(
+                f"warning: dev is no sample of the file, as equal texts stay on one side: {line}; "
+                "on new rows the figures may differ by more than their intervals; use a --dev_file"
+            )
+    return lines
 
 
 def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample]) -> list[str]:
@@ -132,12 +170,10 @@ def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample])
     few = {label: dev[label] for label in labels if dev[label] < _FEW_ROWS}
     odd = {}
     for label in labels - {*few}:
-        train_share, dev_share = train[label] / sizes[0], dev[label] / sizes[1]
-        both = (train[label] + dev[label]) / sum(sizes)
-        chance = math.sqrt(both * (1 - both) * (1 / sizes[0] + 1 / sizes[1]))
-        # A two-sided test with Bonferroni correction for the number of labels.
-        if abs(dev_share - train_share) > special.ndtri(1 - _BY_CHANCE / 2 / len(labels)) * chance:
-            odd[label] = f"{100 * dev_share:.0f} % of dev, {100 * train_share:.0f} % of train"
+        # With Bonferroni correction for the number of labels.
+        if _differ((train[label], dev[label]), sizes, _BY_CHANCE / len(labels)):
+            shares = dev[label] / sizes[1], train[label] / sizes[0]
+            odd[label] = "{:.0%} of dev, {:.0%} of train".format(*shares).replace("%", " %")
     warnings = []
     if absent := {label: dev[label] for label in labels if not train[label]}:
         warnings.append(f"warning: train has no row of {_some(absent)}: no model can learn them")
@@ -152,6 +188,13 @@ def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample])
             "dev figures do not predict results on data like train"
         )
     return warnings
+
+
+def _differ(counts: Sequence[int], sizes: Sequence[int], level: float) -> bool:
+    """Returns whether two shares, count / size, differ by more than chance (two-sided test)."""
+    both = sum(counts) / sum(sizes)
+    chance = math.sqrt(both * (1 - both) * (1 / sizes[0] + 1 / sizes[1]))
+    return abs(counts[0] / sizes[0] - counts[1] / sizes[1]) > special.ndtri(1 - level / 2) * chance
 
 
 def _some(found: Mapping[str, object]) -> str:

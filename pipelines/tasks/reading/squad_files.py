@@ -32,9 +32,9 @@ class Question(AnyExample):
         return bool(self.answers) or self.is_impossible
 
     @property
-    def group(self) -> str:
-        """Returns the context, so that all questions about it are in the same split."""
-        return self.context
+    def separated(self) -> tuple[str, ...]:
+        """See AnyExample: the context, so that all questions about it are in the same split."""
+        return (self.context,)
 
     def inputs(self) -> dict[str, str]:
         """See AnyExample."""

@@ -11,7 +11,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from albert_tf.storage import files
@@ -219,7 +219,8 @@ def _check_header(path: str, line: Place, header: Sequence[str], columns: Sequen
         found = "several columns" if column in header else "no column"
         raise UserError(
             f"{path}:{line}: {found} {column!r}; {expected}, found {_listed(header)}"
-            f"{_hint_at_separator(path, header)}; see the column flags in --help"
+            f"{_hint_at_separator(path, header)}{_hint_at_pair(column, header)}; see the column "
+            "flags in --help"
         )
 
 
@@ -250,9 +251,17 @@ def require_fields(
     for column in columns:
         if column not in record:
             raise UserError(
-                f"{where}: no field {column!r}; the row has {_listed(record)}; see the "
-                "column flags in --help"
+                f"{where}: no field {column!r}; the row has {_listed(record)}"
+                f"{_hint_at_pair(column, record)}; see the column flags in --help"
             )
+
+
+def _hint_at_pair(column: str, columns: Collection[str]) -> str:
+    """Returns how to name two columns, if `column` is a list of them."""
+    parts = [part.strip() for part in column.split(",")]
+    if len(parts) != 2 or not {*parts} <= {*columns}:
+        return ""
+    return f"; for two texts give --text_column={parts[0]} --text_pair_column={parts[1]}"
 
 
 def as_text(value: object, column: str, where: str) -> str:

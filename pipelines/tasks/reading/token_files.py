@@ -43,9 +43,9 @@ class TokenExample(AnyExample):
         return self.tags is not None
 
     @property
-    def group(self) -> str:
-        """Returns the text, so that copies of an example are in the same split."""
-        return " ".join(self.words)
+    def separated(self) -> tuple[str, ...]:
+        """See AnyExample."""
+        return (" ".join(self.words),)
 
     def inputs(self) -> dict[str, Sequence[str]]:
         """See AnyExample."""

@@ -10,7 +10,12 @@ from pipelines.tasks.classification import ClassificationTask, Example
 from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.reading import dev_split, split_report
 from pipelines.tasks.reading.dev_split import comparable, fold_numbers, split_off_dev
-from pipelines.tasks.reading.split_report import describe_labels, describe_split, warn_of_shares
+from pipelines.tasks.reading.split_report import (
+    describe_division,
+    describe_labels,
+    describe_split,
+    warn_of_shares,
+)
 from pipelines.tasks.reading.squad_files import Question
 from pipelines.tasks.reading.token_files import of_text
 from pipelines.tasks.squad import SquadTask
@@ -226,7 +231,7 @@ def test_folds_divide_all_rows_and_keep_texts_and_shares_together(folds):
     for fold in sizes:
         train, dev = dev_split.split_off_fold(examples, numbers=numbers, fold=fold)
         assert len(train) + len(dev) == len(examples) and len(dev) == sizes[fold]
-        assert not {comparable(e.group) for e in train} & {comparable(e.group) for e in dev}
+        assert not texts_of(train) & texts_of(dev)
         for label, number in Counter(e.label for e in dev).items():
             assert abs(number - shares[label] / folds) <= 10, (fold, label)
     assert fold_numbers(examples[::-1], folds) == numbers[::-1], "the order of rows has no effect"
@@ -258,7 +263,7 @@ def test_a_division_changes_with_its_number_only():
     rows = [Example(str(i), f"text {i * i % 401}", None, "abc"[i % 3]) for i in range(500)]
     dev = split_off_dev(rows, 0.1)[1]
     digest = hashlib.sha256(" ".join(e.id for e in dev).encode()).hexdigest()[:16]
-    assert (dev_split.DIVISION, digest) == (2, "95118f942995fb68"), "a new division: raise DIVISION"
+    assert (dev_split.DIVISION, digest) == (3, "95118f942995fb68"), "a new division: raise DIVISION"
     with pytest.raises(ValueError, match=r"--dev_fraction=0\.2 of 1 rows leaves no row for dev"):
         split_off_dev(rows[:1], 0.2)
 
@@ -292,7 +297,48 @@ def test_texts_that_a_model_reads_as_one_stay_together():
         examples += [Example("0", form, None, "a") for form in forms]
     train, dev = split_off_dev(examples, 0.3)
     assert len(dev) % 4 == 0 and 15 < len(dev) / 4 < 45
-    groups = [{comparable(e.group) for e in side} for side in (train, dev)]
-    assert not groups[0] & groups[1]
-    pairs = [Example("0", *pair, "a") for pair in (("ab", None), ("a", "b"), ("A ", "b"))]
-    assert len({comparable(pair.group) for pair in pairs}) == 2
+    assert not texts_of(train) & texts_of(dev)
+
+
+def texts_of(examples):
+    return {comparable(text) for example in examples for text in example.separated}
+
+
+def test_pairs_that_share_a_text_stay_together():
+    pairs = [(f"a {i // 4}", f"b {i}") for i in range(400)]
+    pairs += [pair[::-1] for pair in pairs[::8]]
+    rows = [Example(str(i), *pair, "xy"[i % 2]) for i, pair in enumerate(pairs)]
+    train, dev = split_off_dev(rows, 0.2)
+    assert abs(len(dev) - 90) <= 2 and not texts_of(train) & texts_of(dev)
+    numbers = fold_numbers(rows, 5)
+    sides = [[r for r, n in zip(rows, numbers) if (n == 2) == inside] for inside in (True, False)]
+    assert abs(len(sides[0]) - 90) <= 5 and not texts_of(sides[0]) & texts_of(sides[1])
+    [warning] = split_report.warn_of_overlap("dev", rows[1::4], rows[::4])
+    assert warning.startswith("warning: 100 % of dev shares a text with the training set: its")
+    # A second text that repeats so much that all rows are connected does not count.
+    rows = [Example(str(i), f"a {i // 4}", f"b {i % 3}", "x") for i in range(400)]
+    for change in (
+        lambda row: row,
+        lambda row: dataclasses.replace(row, text=row.text_pair, text_pair=row.text),
+    ):
+        train, dev = split_off_dev([change(row) for row in rows], 0.2)
+        assert len(dev) == 80 and {int(row.id) // 4 for row in dev}.isdisjoint(
+            int(row.id) // 4 for row in train
+        )
+        line = describe_division(train, dev)[0]
+    assert line.startswith("dev: only equal second texts stay on one side, because the first ones")
+
+
+def test_a_dev_set_that_is_no_sample_is_warned_of():
+    subjects = tickets(2000)
+    rows = [Example(str(i), "  " if i % 9 else f"once {i}", None, "ab"[i % 2]) for i in range(300)]
+    train, dev = split_off_dev([*subjects, *rows], 0.1)
+    note, warning = describe_division(train, dev)
+    assert note.endswith("; empty 11 %, of all 12 %") and note[5:] in warning
+    assert describe_division(rows[::9][:30], rows[::9][30:]) == []
+    empty = [row for row in rows if not row.text.strip()]
+    assert Counter(fold_numbers(empty, 2)) == {1: 133, 2: 133}
+    pair = ClassificationTask("own", {}, labels=["a", "b"]).summarise(
+        [dataclasses.replace(rows[1], text_pair="b")]
+    )
+    assert not any("without text" in line for line in pair)

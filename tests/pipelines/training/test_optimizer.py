@@ -3,12 +3,19 @@ from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
+from absl import flags
 
 from albert_tf import addons
+from albert_tf.jobs.settings import flag_names
 from albert_tf.storage.errors import UserError
 from pipelines.data.examples import ExampleOptions
 from pipelines.pretrain import _identity, make_optimizer
-from pipelines.training.settings import PUBLISHED, LoopSettings, PretrainingSettings
+from pipelines.training.settings import (
+    PUBLISHED,
+    LoopSettings,
+    PretrainingSettings,
+    loop_from_flags,
+)
 from tests.builders import tiny_config
 
 
@@ -32,6 +39,32 @@ def test_a_warm_up_is_compared_with_the_steps_of_epochs():
         settings.with_steps(1 << 18)
     with pytest.raises(UserError, match="beyond --num_train_steps=125000"):
         PretrainingSettings(**of_epochs).check(tf.distribute.get_strategy())
+
+
+@pytest.mark.parametrize(
+    ("default", "save", "evaluate", "expected"),
+    [(20, 1000, 0, 20), (20, 1000, 50, 10), (20, 64, 64, 16), (10, 500, 7, 1)],
+)
+def test_a_loop_divides_the_steps_between_evaluations(
+    monkeypatch, default, save, evaluate, expected
+):
+    given = dict.fromkeys(flag_names(LoopSettings), 0)
+    given.update(steps_per_loop=default, save_checkpoint_steps=save, eval_steps=evaluate)
+    values = {
+        name: SimpleNamespace(value=value, using_default_value=True)
+        for name, value in given.items()
+    }
+    monkeypatch.setattr(flags, "FLAGS", values)
+    assert loop_from_flags().steps_per_loop == expected
+    values["steps_per_loop"].using_default_value = False
+    if expected < default:
+        with pytest.raises(UserError, match="is not a multiple of --steps_per_loop"):
+            loop_from_flags()
+
+
+def test_epochs_are_converted_without_rounding_errors():
+    settings = PretrainingSettings(10, 1, 0, 1.0, num_epochs=1.1)
+    assert [settings.with_steps(n).num_train_steps for n in (100, 101)] == [11, 12]
 
 
 def test_what_belongs_to_the_identity_of_a_run():
