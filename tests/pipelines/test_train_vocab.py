@@ -190,7 +190,7 @@ def test_report_shows_words_that_lose_a_mark(tmp_path, capsys):
     path = tmp_path / "corpus.txt"
     path.write_text("かぎ が ある。\nขา ข่า\n" * 40, encoding="utf-8")
     for keep_accents, hints in ((False, 1), (True, 0)):
-        prefix = train(path, tmp_path, f"{keep_accents}", vocab_size=23, keep_accents=keep_accents)
+        prefix = train(path, tmp_path, f"{keep_accents}", vocab_size=24, keep_accents=keep_accents)
         printed = capsys.readouterr().out
         assert printed.count("33 % of the words lose") == hints
         assert printed.count("(ぎ -> き 40, が -> か 40, ข่ -> ข 40): ") == hints
