@@ -1,6 +1,7 @@
 import csv
 import gzip
 import json
+import math
 import shutil
 import statistics
 
@@ -137,6 +138,16 @@ def test_answers_may_be_ignored_and_unknown_text_is_told(tuned, tmp_path, capsys
     assert summary["rows"] == 3 and summary["metrics"] == {}
     assert "rows     3; 1 cells with line ends\n" in capsys.readouterr().out
     assert [float(row["unknown_share"]) for row in read(tmp_path / "out.csv")] == [1, 1, 0]
+
+
+@pytest.mark.usefixtures("eager")
+def test_what_pandas_makes_of_an_empty_cell_is_an_empty_text(tuned):
+    missing = type("NAType", (), {})()  # as pandas.NA, without pandas
+    rows = [
+        {"first": "a", "second": second} for second in ("", math.nan, np.float64("nan"), missing)
+    ]
+    found = predict_lib.load(tuned / "seed_1").predict(rows)
+    assert [{**row, "id": "0"} for row in found] == [found[0]] * 4
 
 
 @pytest.mark.usefixtures("eager")
