@@ -38,7 +38,7 @@ class RaceTask(MultipleChoiceTask):
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
-        """See Task.restore. The files to predict are those of multiple choice."""
+        """See Task.restore. The files to predict are tables, as of multiple choice."""
         return MultipleChoiceTask.restore(description, columns, quoting)
 
     def read(self, split: str) -> list[MultipleChoiceExample] | None:
