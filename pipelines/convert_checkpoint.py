@@ -6,7 +6,7 @@ The format of --input is detected from its files:
   a TF-Hub module                 directory: saved_model.pb, variables/, assets/; or by its URL,
                                   https://tfhub.dev/google/albert_base/3
   an encoder of Model Garden or TF2-Hub   as a TF-Hub module, plus albert_config.json
-  a Hugging Face model            directory: config.json and model.safetensors
+  a Hugging Face model            directory: config.json and model.safetensors (or its shards)
                                   or pytorch_model.bin (needs torch); or by its name,
                                   hf://OWNER/NAME@REVISION (needs huggingface_hub)
   a model directory of this project, or one of its checkpoints

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import re
 import tempfile
@@ -230,7 +231,8 @@ class Predictor:
 
         Args:
           rows: list of texts, or of dicts with the columns of fine-tuning, such as {"text": ...,
-            "text_pair": ...} or {"question": ..., "context": ...}. Other keys are ignored.
+            "text_pair": ...} or {"question": ..., "context": ...}. Other keys are ignored. NaN,
+            which marks an empty cell in pandas, is an empty text.
 
         Raises:
           UserError: if a column is missing from a row, or a value has the wrong type. The message
@@ -247,6 +249,7 @@ class Predictor:
             with open(path, "w", encoding="utf-8") as file:
                 for place, record in enumerate(records):
                     kept = {name: record[name] for name in self._columns if name in record}
+                    kept = {n: "" if _is_missing(value) else value for n, value in kept.items()}
                     if record and not kept:
                         raise UserError(
                             f"rows[{place}]: none of the fields {', '.join(self._columns)}; the "
@@ -271,6 +274,11 @@ class Predictor:
         if not self._text_column:
             raise UserError(f"a row is no dict; expected the fields {', '.join(self._columns)}")
         return {self._text_column: text}
+
+
+def _is_missing(value: object) -> bool:
+    """Returns whether a value is how pandas marks an empty cell: NaN or pandas.NA."""
+    return type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
 
 
 def load(

@@ -23,6 +23,7 @@ from albert_tf.checkpoints.model_directory import (
     RUN_FILE,
     TASK_FILE,
     read_if_exists,
+    trained_length,
 )
 from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS, Kind
@@ -35,6 +36,8 @@ from albert_tf.text.tokenization import AlbertTokenizer
 
 CONFIG_FILE = "config.json"
 SAFETENSORS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
+_INDEX_FILE = f"{SAFETENSORS_FILE}.index.json"  # names the shards of a model in several files
+_SHARD = re.compile(r"[\w.-]+\.safetensors")
 _SAFE_TORCH = "2.10"  # keep in sync with pyproject.toml
 _DAMAGED = "{!r} is damaged or no file of its kind"
 
@@ -70,7 +73,7 @@ _PROJECTION = tuple(
 def find_weights(directory: str) -> str | None:
     """Returns the path of a model's weights, or None; prefers safetensors to a PyTorch file."""
     if tf.io.gfile.exists(os.path.join(directory, CONFIG_FILE)):
-        for name in (SAFETENSORS_FILE, TORCH_FILE):
+        for name in (SAFETENSORS_FILE, _INDEX_FILE, TORCH_FILE):
             if tf.io.gfile.exists(path := os.path.join(directory, name)):
                 return path
         if tf.io.gfile.exists(os.path.join(directory, "tf_model.h5")):
@@ -103,13 +106,16 @@ def read(
         notes.append(f"config.json has layer_norm_eps {shown(epsilon)}; here it is always 1e-12")
     if {"AlbertForMaskedLM", "BertForMaskedLM"} & {*(values.get("architectures") or ())}:
         allow_missing = "|".join(filter(None, [allow_missing, _NOT_IN_MASKED_LM]))
-    with files.local_file(path) as local:
-        with refuse_unreadable(_DAMAGED.format(path)):
-            name_map.check_size(config, os.path.getsize(local), "torch", allow_missing, table)
-        try:
-            tensors = _READERS[os.path.basename(path)](local)
-        except UserError as error:  # show the user's path instead of the local copy
-            raise UserError(str(error).replace(local, path)) from error
+    tensors, parts = {}, _parts(path)
+    with refuse_unreadable(_DAMAGED.format(path)):
+        num_bytes = sum(tf.io.gfile.stat(part).length for part in parts)
+        name_map.check_size(config, num_bytes, "torch", allow_missing, table)
+    for part in parts:
+        with files.local_file(part) as local:
+            try:
+                tensors.update((_read_torch if part.endswith(".bin") else _read_safetensors)(local))
+            except UserError as error:  # show the user's path instead of the local copy
+                raise UserError(str(error).replace(local, part)) from error
     if not any(name.startswith(f"{family}.") for name in tensors):
         # Models without heads (AlbertModel, BertModel) have names without this prefix.
         tensors = {f"{family}.{name}": array for name, array in tensors.items()}
@@ -134,11 +140,15 @@ def write_model(
 ) -> None:
     """Writes weights, config, vocabulary, tokenizer settings and a model card.
 
-    If `model_dir` is given, the model card includes the metrics and settings found there. `task` is
-    the content of task.json, or None for a pre-trained model. Existing files are overwritten.
+    If `model_dir` is given, its metrics and settings are in the model card, and its trained length
+    is the tokenizer's maximum length. `task` is the content of task.json, or None for a pre-trained
+    model. Existing files are overwritten.
     """
     write(directory, model.config, name_map.arrays(model), task)
-    write_tokenizer(directory, tokenizer, model.config.max_position_embeddings)
+    length = model.config.max_position_embeddings
+    if model_dir is not None:
+        length = min(length, trained_length(model_dir, model.config))
+    write_tokenizer(directory, tokenizer, length)
     _write_card(directory, model_dir, model.config, task)
 
 
@@ -286,6 +296,21 @@ def _read_run(model_dir: str | None, name: str) -> dict:
     return read(model_dir, name) or read(above, name)
 
 
+def _parts(path: str) -> list[str]:
+    """Returns the files of the weights: the shards that an index names, or the file itself."""
+    if not path.endswith(_INDEX_FILE):
+        return [path]
+    names = files.read_json(path).get("weight_map")
+    names = sorted({*map(str, names.values())}) if isinstance(names, dict) else []
+    if not names or not all(map(_SHARD.fullmatch, names)):
+        raise UserError(f"{path}: expected a weight_map to files beside it, {SAFETENSORS_FILE}")
+    parts = [os.path.join(os.path.dirname(path), name) for name in names]
+    for part in parts:
+        if not tf.io.gfile.exists(part):
+            raise UserError(f"{part} is missing, which {_INDEX_FILE} names: copy it there")
+    return parts
+
+
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:
     with refuse_unreadable(_DAMAGED.format(path), safetensors.SafetensorError):
         return safetensors.numpy.load_file(path)
@@ -337,9 +362,6 @@ def _check_torch_file(path: str) -> None:
 def _version(text: str) -> tuple[int, ...]:
     """Returns the major and minor version number."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
-
-
-_READERS = {SAFETENSORS_FILE: _read_safetensors, TORCH_FILE: _read_torch}
 
 
 def _drop_aliases(tensors: dict[str, np.ndarray], path: str) -> None:

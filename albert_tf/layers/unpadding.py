@@ -27,7 +27,8 @@ class Unpadding:
         places = tf.cast(tf.where(is_real)[:, 0], tf.int32)
         number = tf.size(places)
         step = tf.maximum(1, total // _STEPS)
-        rounded = -(-number // step) * step
+        # A batch of padding only has one copy, because nothing can be gathered from no positions.
+        rounded = -(-tf.maximum(number, tf.minimum(1, total)) // step) * step
         # Add copies of position 0, which are never read.
         self._places = tf.pad(places, [[0, rounded - number]])
         self._numbers = tf.maximum(0, tf.cumsum(tf.cast(is_real, tf.int32)) - 1)

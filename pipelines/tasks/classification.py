@@ -29,6 +29,7 @@ from .scoring.metrics import (
     figures_of_labels,
     intervals,
     probabilities_of,
+    rounded_down,
 )
 from .task import Answers, Columns, Description, Files, Outputs, Task
 
@@ -295,16 +296,16 @@ class ClassificationTask(LabelledTask):
 
     def _probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:
         """Returns the probability columns of `answers`; `probabilities` is float64 [n, labels]."""
-        columns = {}
+        columns, written = {}, rounded_down(probabilities)
         if len(self.labels) <= _MOST_PROBABILITIES:
-            for label, of_label in zip(self.labels, probabilities.T):
-                columns[f"probability_{label}"] = [round(number, 6) for number in of_label.tolist()]
+            for label, of_label in zip(self.labels, written.T):
+                columns[f"probability_{label}"] = of_label.tolist()
             return columns
         best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self.top_k]
         for rank, places in enumerate(best.T, start=1):
             columns[f"label_{rank}"] = [self.labels[place] for place in places]
-            of_rank = np.take_along_axis(probabilities, places[:, np.newaxis], axis=1)[:, 0]
-            columns[f"probability_{rank}"] = [round(number, 6) for number in of_rank.tolist()]
+            of_rank = np.take_along_axis(written, places[:, np.newaxis], axis=1)[:, 0]
+            columns[f"probability_{rank}"] = of_rank.tolist()
         return columns
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
@@ -389,7 +390,7 @@ class ClassificationTask(LabelledTask):
         table = {
             "line": [example.line for example in listed],
             **{name: [answers.columns[name][place] for place in order] for name in _SHOWN},
-            "probability_of_label": [round(float(likely[place]), 6) for place in order],
+            "probability_of_label": rounded_down(likely[order]).tolist(),
             "text": [example.text for example in listed],
         }
         if listed and listed[0].text_pair is not None:

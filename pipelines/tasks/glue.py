@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,7 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from .classification import ClassificationTask, Example
 from .reading.tables import write_table
-from .task import Answers
+from .task import Answers, Task
 
 _ENTAILMENT = ("entailment", "not_entailment")
 _PAIR = ("sentence1", "sentence2")
@@ -103,6 +103,12 @@ class GlueTask(ClassificationTask):
             metrics=table.metrics,
             quoting="none",
         )
+
+    @classmethod
+    def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
+        """See Task.restore. The files to predict are tables, with the metrics of the GLUE task."""
+        description = {**description, "metrics": TASKS[description["task"]].metrics}
+        return ClassificationTask.restore(description, columns, quoting)
 
     def read(self, split: str) -> list[Example] | None:
         """See Task.read. The dev split of MNLI contains matched and mismatched genres."""

@@ -42,7 +42,17 @@ _ONLY_FOR = {
     **dict.fromkeys(_OF_SQUAD, tuple(_SQUAD_FILES)),
     **dict.fromkeys(("squad_head", "null_threshold"), ("squad_v2",)),
 }
-NAMES = ("glue", *glue.TASKS, *_SQUAD_FILES, "race", *_OWN)
+# Maps the name of a task, which is `task` in task.json, to the class that restores it.
+TASKS: dict[str, type[Task]] = {
+    **dict.fromkeys(glue.TASKS, glue.GlueTask),
+    **dict.fromkeys(_SQUAD_FILES, SquadTask),
+    "race": RaceTask,
+    "classification": ClassificationTask,
+    "regression": ClassificationTask,
+    "multilabel": MultiLabelTask,
+    "multiple_choice": MultipleChoiceTask,
+    "token_classification": TokenClassificationTask,
+}
 
 
 def define_task_flags() -> None:
@@ -50,7 +60,7 @@ def define_task_flags() -> None:
     flags.DEFINE_enum(
         "task",
         None,
-        NAMES,
+        ["glue", *TASKS],
         f"GLUE, SQuAD and RACE tasks read --data_dir. {', '.join(_OWN)} read files of your own. "
         "glue: trains on each GLUE task whose directory is in --data_dir, one after the other.",
         required=True,

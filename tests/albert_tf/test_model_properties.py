@@ -201,6 +201,16 @@ def test_padding_is_computed_in_attention_only(sharing, recompute, options, monk
     assert max(seen) <= batch["input_mask"].sum() + 1 < BATCH * SEQ_LEN
 
 
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_batch_of_padding_only_is_unpadded(rows):
+    inputs = {**dict.fromkeys(("input_word_ids", "input_type_ids"), tf.zeros([rows, 9], tf.int32))}
+    inputs["input_mask"] = tf.zeros([rows, 9], tf.int32)
+    outputs = [
+        new_model(5).encoder(inputs, unpad=unpad)["pooled_output"] for unpad in (True, False)
+    ]
+    assert outputs[0].shape == outputs[1].shape == (rows, TINY.hidden_size)
+
+
 def loss_and_gradients(model, batch, **kwargs):
     batch = {name: tf.convert_to_tensor(array) for name, array in batch.items()}
     batch["masked_lm_ids"] = tf.constant([[7, 11]] * BATCH)

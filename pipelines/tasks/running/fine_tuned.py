@@ -10,35 +10,20 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.checkpoints import fine_tuned, model_directory, saved_model
+from albert_tf.kinds import KINDS
 from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import import_tensorflow_text
 from albert_tf.text.tokenization import AlbertTokenizer
 from ...training.run import hash_of_weights
-from .. import glue
-from ..classification import ClassificationTask
-from ..multilabel import MultiLabelTask
-from ..multiple_choice import MultipleChoiceTask
 from ..reading.examples import AnyExample
 from ..reading.sequences import Sequences
 from ..reading.tables import write_table
 from ..scoring.confidence import tempered
-from ..squad import SquadTask
 from ..task import Task
-from ..token_classification import TokenClassificationTask
+from ..task_flags import TASKS
 from .batches import Prediction
 from .results import COMBINATIONS_FILE, RESULTS_FILE
-
-# Maps `kind` in task.json to the class whose `restore` creates the task.
-_CLASSES = {
-    "classifier": ClassificationTask,
-    "regressor": ClassificationTask,
-    "multilabel": MultiLabelTask,
-    "multiple_choice": MultipleChoiceTask,
-    "token_classifier": TokenClassificationTask,
-    "question_answering": SquadTask,
-}
-
 
 ROWS_PER_PART = 4096
 
@@ -128,11 +113,11 @@ def task_of(description: dict, columns: Mapping[str, str], quoting: str | None =
     quoting of fine-tuning is used.
     """
     kind, name = description["kind"], description["task"]
-    if kind not in _CLASSES:
+    if name not in TASKS and kind not in KINDS:
         raise UserError(f"models of kind {kind!r} predict no files")
-    if name in glue.TASKS:
-        description = {**description, "metrics": glue.TASKS[name].metrics}
-    return _CLASSES[kind].restore(description, columns, quoting)
+    # Other programs may have named the task: the kind has a task for tables.
+    task = TASKS.get(name) or TASKS[KINDS[kind].task]
+    return task.restore(description, columns, quoting)
 
 
 class FineTunedRun:

@@ -11,7 +11,7 @@ from scipy import optimize, special, stats
 
 from albert_tf.jobs.decision import TEMPERATURES
 from albert_tf.metrics import wilson_interval
-from .metrics import figures_of_label
+from .metrics import figures_of_label, rounded_down
 
 _BINS = 15
 # Precisions for which thresholds are computed.
@@ -175,7 +175,7 @@ def _possible_thresholds(
     Both numbers count the rows at or above a threshold. Probabilities are first rounded down to 6
     decimals, because users copy the rounded thresholds.
     """
-    best = np.floor(1e6 * best) / 1e6
+    best = rounded_down(best)
     order = np.argsort(-best, kind="stable")
     # Rows with equal probabilities are all at or above a threshold, or all below it.
     last = np.flatnonzero(np.append(np.diff(best[order]) != 0, True))

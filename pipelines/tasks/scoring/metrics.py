@@ -52,6 +52,16 @@ def probabilities_of(
     return found / found.sum(-1, keepdims=True) if are_exports else special.softmax(found, axis=-1)
 
 
+def rounded_down(probabilities: np.ndarray) -> np.ndarray:
+    """Rounds to at most 6 decimals, as probabilities are written.
+
+    A written probability reaches a threshold of at most 6 decimals if and only if the exact one
+    does.
+    """
+    nearest = np.round(probabilities, 6)
+    return np.where(nearest > probabilities, np.round(nearest - 1e-6, 6), nearest)
+
+
 def confusion_matrix(answers: np.ndarray, predictions: np.ndarray, num_labels: int) -> np.ndarray:
     """Returns the number of rows for each label and prediction, int64 [labels, labels].
 

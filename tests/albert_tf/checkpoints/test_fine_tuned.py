@@ -76,6 +76,8 @@ def test_there_and_back(task, tiny_vocabulary, tmp_path):
     if "labels" in task:
         assert values["id2label"] == {str(i): label for i, label in enumerate(task["labels"])}
         assert values["label2id"] == {label: i for i, label in enumerate(task["labels"])}
+    tokenizer = json.loads((tmp_path / "hf/tokenizer_config.json").read_text())
+    assert tokenizer["model_max_length"] == 60 < CONFIG.max_position_embeddings
     card = (tmp_path / "hf/README.md").read_text()
     assert "pipeline_tag: " in card and "| dev | f1 | 0.5000 |" in card
     convert_fine_tuned(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "b"))

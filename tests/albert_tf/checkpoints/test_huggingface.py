@@ -130,6 +130,29 @@ def test_damaged_file_of_huggingface(length, out):
         huggingface.read(str(out))
 
 
+def test_weights_in_several_files(out):
+    whole, tensors = (
+        huggingface.read(str(out)).weights,
+        safetensors.numpy.load_file(out / "model.safetensors"),
+    )
+    (out / "model.safetensors").unlink()
+    shards = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(tensors)}
+    for shard in {*shards.values()}:
+        part = {name: array for name, array in tensors.items() if shards[name] == shard}
+        safetensors.numpy.save_file(part, out / shard)
+    index = out / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": shards}))
+    found = huggingface.read(str(out)).weights
+    assert found.keys() == whole.keys()
+    assert all(np.array_equal(found[name], array) for name, array in whole.items())
+    (out / "model-1.safetensors").unlink()
+    with pytest.raises(UserError, match=r"model-1\.safetensors is missing, which .* names"):
+        huggingface.read(str(out))
+    index.write_text(json.dumps({"weight_map": {"x": "../model.safetensors"}}))
+    with pytest.raises(UserError, match="expected a weight_map to files beside it"):
+        huggingface.read(str(out))
+
+
 def test_names_and_config_of_bert(tmp_path):
     write("huggingface", tmp_path, make_model(**BERT))
     tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
