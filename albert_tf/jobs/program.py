@@ -42,23 +42,30 @@ def run(main: Callable[[list[str]], None]) -> None:
     traceback. All other exceptions are bugs and print their traceback. On Ctrl-C and SIGTERM,
     unfinished files are deleted, and the exit codes are 130 and 143.
     """
-    process = os.getpid()
+    process, signals = os.getpid(), []
 
-    def terminate(number, _):
+    def end(number, _):
+        signals.append(number)
         if os.getpid() == process:  # forked children inherit the handler
-            print("\nterminated; run the same command again to resume", file=sys.stderr)
+            how = "interrupted" if number == signal.SIGINT else "terminated"
+            print(f"\n{how}; run the same command again to resume", file=sys.stderr)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         sys.exit(128 + number)  # the exit code of a shell for a process killed by a signal
 
     def guarded(argv: list[str]) -> None:
         if len(argv) > 1:
             fail(f"unknown argument {argv[1]!r}: every option is a flag, see --help")
-        signal.signal(signal.SIGTERM, terminate)
+        signal.signal(signal.SIGTERM, end)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+            signal.signal(signal.SIGINT, end)
         try:
             main(argv)
         except KeyboardInterrupt:
-            print("\ninterrupted; run the same command again to resume", file=sys.stderr)
             sys.exit(130)
         except Exception as error:
+            if signals:  # An extension module may replace what the handler raises by its own error.
+                sys.exit(128 + signals[-1])
             if not is_user_error(error):
                 raise
             if flags.FLAGS.verbosity > 0:

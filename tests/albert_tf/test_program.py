@@ -161,6 +161,19 @@ def test_sigterm_lets_a_program_remove_what_is_unfinished(tmp_path):
     assert (tmp_path / "removed").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "code", "word"), [("SIGTERM", 143, "terminated"), ("SIGINT", 130, "interrupted")]
+)
+def test_a_signal_that_an_extension_module_turns_into_an_error_is_still_one(name, code, word):
+    body = f"""import os, signal
+    try:
+        os.kill(os.getpid(), signal.{name})
+    except BaseException:
+        raise RuntimeError("MISMATCH of exceptions")"""
+    err = stderr_of(body, exit_code=code)
+    assert err == f"\n{word}; run the same command again to resume\n"
+
+
 HAS = "this processor has bfloat16 instructions"
 LACKS = "this processor has no bfloat16 instructions"
 

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -147,6 +148,23 @@ def test_a_killed_job_resumes(corpus, tiny_vocabulary, undisturbed, tmp_path, se
     assert contents(tmp_path) == undisturbed
     assert len(before) > 10
     assert before.items() <= finished_shards(tmp_path, undisturbed).items()
+
+
+@pytest.mark.slow
+def test_twenty_terminations(corpus, tiny_vocabulary, undisturbed, tmp_path):
+    """The exit code is SIGTERM's, whichever processes of the job get it; the job then resumes."""
+    rng = random.Random(5)
+    for trial in range(20):
+        output, workers = tmp_path / str(trial), f"--num_workers={1 + (trial % 4 > 0)}"
+        process = start(corpus, tiny_vocabulary, output, workers)
+        wait_for_files(output, "units/*.hashes", 1, process)
+        time.sleep(rng.random())
+        if trial % 2:
+            subprocess.run(["pkill", "-TERM", "-P", str(process.pid)], check=False)
+        process.terminate()
+        finish(process, 128 + signal.SIGTERM)
+    finish(start(corpus, tiny_vocabulary, output, "--num_workers=2"))
+    assert contents(output) == undisturbed
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 import importlib.util
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -57,6 +58,28 @@ def work(unit):
 beam_job.prepare_environment()
 beam_job.run(work, range(7), beam_job.Workers(num_workers=2))
 """
+
+
+_DYING_WORKER = """
+import os, signal, sys, time
+from pipelines.data import beam_job
+
+def work(unit):
+    time.sleep(1)
+    if unit == 0:
+        os.kill(os.getppid(), signal.SIGTERM)
+        os._exit(1)
+
+signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+beam_job.prepare_environment()
+beam_job.run(work, range(9), beam_job.Workers(num_workers=2))
+"""
+
+
+def test_a_signal_is_the_end_not_the_worker_that_dies_of_it():
+    how = {"env": {**os.environ, "PYTHONPATH": str(PROJECT)}, "stderr": subprocess.DEVNULL}
+    ended = subprocess.run([sys.executable, "-c", _DYING_WORKER], timeout=300, **how)
+    assert ended.returncode == 128 + signal.SIGTERM
 
 
 @pytest.mark.slow
