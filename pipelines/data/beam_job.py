@@ -6,6 +6,7 @@ import atexit
 import dataclasses
 import functools
 import logging
+import math
 import os
 import queue
 import re
@@ -40,6 +41,40 @@ threading.Thread(target=leave_with, args=[os.getppid()], daemon=True).start()
 from apache_beam.runners.worker import sdk_worker_main
 sdk_worker_main.main(sys.argv)' 2>/dev/null"""
 
+_WORKER_GIGABYTES = 0.6  # measured: pipelines/README.md, "Memory and time by size"
+
+
+def available_cpus(root: str = "/") -> int:
+    """Returns the number of CPUs that this process may use, at least 1.
+
+    This is the number of CPUs of its affinity, limited by the quota of its control groups, which a
+    container's CPU limit sets. `root` is the directory of `proc` and `sys`.
+    """
+    available = float(len(os.sched_getaffinity(0)))
+    memberships = Path(root, "proc/self/cgroup")
+    for line in memberships.read_text().splitlines() if memberships.exists() else ():
+        _, controllers, group = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = Path(root, "sys/fs/cgroup", controllers and "cpu")
+        # Within a container, the path may be the host's. The limits of parents hold, too.
+        for name in [Path(group), *Path(group).parents]:
+            available = min(available, _quota(mount / str(name).lstrip("/")))
+    return max(1, int(available))
+
+
+def _quota(group: Path) -> float:
+    """Returns the number of CPUs of a control group, of version 2 or 1; infinity if unlimited."""
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            quota, period = ((group / name).read_text().strip() for name in names)
+    except OSError:
+        return math.inf
+    return math.inf if quota in ("max", "-1") else int(quota) / int(period)
+
 
 def prepare_environment() -> None:
     """Sets environment variables that the worker processes of DirectRunner inherit.
@@ -64,13 +99,24 @@ class Workers:
     )
     num_workers: int | None = setting(
         flags.DEFINE_integer,
-        "Number of worker processes of DirectRunner. Default: one per CPU core.",
+        "Number of worker processes of DirectRunner. Default: one per CPU that this process may "
+        "use (its affinity, and the CPU limit of its container).",
         None,
         lower_bound=1,
     )
     beam_options: str = setting(
         flags.DEFINE_string, "Options for other runners, passed to Beam unchanged.", ""
     )
+
+    def count(self, num_units: int) -> int:
+        """Returns the number of worker processes of DirectRunner for so many units."""
+        return max(1, min(self.num_workers or available_cpus(), num_units))
+
+    def describe(self, num_units: int) -> str:
+        """Describes the workers for the plan of a job."""
+        if self.runner != "DirectRunner":
+            return f"of {self.runner}"
+        return f"{self.count(num_units)}, about {_WORKER_GIGABYTES} GB of memory each"
 
 
 def define_flags() -> None:
@@ -109,7 +155,7 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
         logging.disable(logging.NOTSET)
     if runner == "DirectRunner":
         # Create the runner here. Passing its name makes Beam try to download another runner first.
-        num_workers = min(workers.num_workers or os.cpu_count() or 1, len(units))
+        num_workers = workers.count(len(units))
         processes = SubprocessSDKEnvironment.from_command_string(_WORKER_COMMAND)
         runner = FnApiRunner(default_environment=processes if num_workers > 1 else None)
         options.append(f"--direct_num_workers={num_workers}")
