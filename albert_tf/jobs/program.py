@@ -20,7 +20,7 @@ from typing import Callable
 
 from absl import app, flags, logging
 
-from albert_tf.storage.errors import UserError, store_error
+from albert_tf.storage.errors import UserError, disk_full, is_disk_full, store_error
 
 # TensorFlow's file-system errors, which are not OSErrors. The last one is also raised if TensorFlow
 # runs out of memory.
@@ -198,15 +198,21 @@ def is_user_error(error: Exception) -> bool:
 
 
 def _message(error: Exception) -> str:
-    text = str(error)
+    # Without the name of the TensorFlow op.
+    text = re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", str(error))
     if message := store_error(text):
         return message
-    if type(error).__name__ == "ResourceExhaustedError" and "No space left" not in text:
+    if is_disk_full(error):
+        # TensorFlow's message starts with the path, an OSError may have none.
+        path, found, _ = text.partition("; No space left")
+        path = path if found else getattr(error, "filename", None)
+        return disk_full((os.path.dirname(path) or ".") if path else "the output directory")
+    if type(error).__name__ == "ResourceExhaustedError":
         return (
             "out of memory: lower the batch size or --max_seq_length, or take a smaller model "
             f"({text.strip().splitlines()[0]})"
         )
-    return re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", text)  # removes the name of the TensorFlow op
+    return text
 
 
 def fail(message: str) -> None:

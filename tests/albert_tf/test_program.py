@@ -47,7 +47,13 @@ FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
         (RATE, "--rate=nan", "flag --rate=nan: expected a finite number; see --help"),
         (RATE, "--rate=inf", "flag --rate=inf: expected a finite number; see --help"),
         (RATES, "--rates=0.1,nan", "flag --rates=[0.1, nan]: expected a finite number; see --help"),
-        (FULL_DISK, "", "a/ckpt; No space left on device\n"),  # without TensorFlow's operations
+        (FULL_DISK, "", "the disk is full: free space at a, then run the same command again\n"),
+        (
+            "raise OSError(28, 'No space left on device', 'b/c')",
+            "",
+            "the disk is full: free space at b",
+        ),
+        (FULL_DISK.replace("; No space left on device", ": gone"), "", "a/ckpt: gone\n"),
         (REQUIRED, "", "give --one; give --two; see --help"),
         (LENGTH, "--max_seq_length=7", "flag --max_seq_length=7"),
     ],
