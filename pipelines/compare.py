@@ -15,11 +15,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import tensorflow as tf
 from absl import flags
 
 from albert_tf.checkpoints.model_directory import read_if_exists, recorded_settings
 from albert_tf.jobs import pictures, program
+from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from .tasks.running.results import RESULTS_FILE, stored_results
 from .training.metrics_log import read_metrics
@@ -61,7 +61,7 @@ def compare(patterns: Sequence[str], output: str | None = None) -> list[Compared
     Raises:
       UserError: if no run is found.
     """
-    paths = [path for pattern in patterns for path in sorted(tf.io.gfile.glob(pattern.rstrip("/")))]
+    paths = [path for pattern in patterns for path in sorted(files.expand(pattern.rstrip("/")))]
     # Other jobs also write a run.json, but without num_train_steps.
     runs = [_read(path) for path in paths if "num_train_steps" in recorded_settings(path)]
     if not runs:

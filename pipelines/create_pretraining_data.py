@@ -145,7 +145,7 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
     unit_job.claim(output_dir, _identity(settings, tokenizer, sizes, units))
     if manifest := Manifest.read_finished(output_dir):
         return manifest
-    _print_plan(sizes, units, settings, tokenizer)
+    _print_plan(sizes, units, settings, tokenizer, workers)
     write = functools.partial(write_unit, settings=settings)
     if settings.remove_duplicates and units:
         found = _find_duplicates(units, settings, workers)
@@ -300,7 +300,11 @@ def _collect(
 
 
 def _print_plan(
-    sizes: dict[str, int], units: Sequence[TextUnit], settings: Settings, tokenizer: AlbertTokenizer
+    sizes: dict[str, int],
+    units: Sequence[TextUnit],
+    settings: Settings,
+    tokenizer: AlbertTokenizer,
+    workers: beam_job.Workers,
 ) -> None:
     """Prints the plan of the job, with a number of records estimated from a sample of the text."""
     compressed = [path for path in sizes if is_compressed(path)]
@@ -315,7 +319,8 @@ def _print_plan(
   text     {len(sizes):,} files, {sum(sizes.values()):,} bytes, in {len(units):,} units
   records  about {pieces:,.0f} pieces, {pieces * _BYTES_PER_PIECE / 1e6:,.1f} MB; \
 {pieces / mean:,.0f} segments, more if documents are short; \
-{100 * settings.heldout_fraction:g} % of the documents are held out""",
+{100 * settings.heldout_fraction:g} % of the documents are held out
+  workers  {workers.describe(len(units))}""",
         flush=True,
     )
     whole = [path for path, size in sizes.items() if is_compressed(path) and size > _MIN_UNIT_BYTES]

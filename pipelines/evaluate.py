@@ -39,7 +39,7 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from .data.examples import DRAWS, ExampleOptions
 from .data.order_baselines import order_baselines
 from .data.pretraining_dataset import evaluation_dataset, evaluation_options
-from .data.records import Manifest
+from .data.records import Manifest, naming_damaged_shards
 from .data.sentence_pairs import SENTENCE_OBJECTIVES
 from .training.heldout import check_heldout_split, make_scoring
 
@@ -77,7 +77,9 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Runs the program with the values of its flags."""
-    print(report(evaluate(settings_from_flags(Evaluation))))
+    settings = settings_from_flags(Evaluation)
+    with naming_damaged_shards(settings.record_dir):
+        print(report(evaluate(settings)))
 
 
 def evaluate(settings: Evaluation) -> dict:

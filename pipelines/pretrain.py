@@ -51,6 +51,7 @@ from albert_tf.text.tokenization import AlbertTokenizer, find_vocabulary
 from .data.examples import DRAWS, ExampleOptions
 from .data.heldout_examples import heldout_examples
 from .data.pretraining_dataset import Source, check_sources, pretraining_dataset, read_sources
+from .data.records import naming_damaged_shards
 from .data.training_order import BLOCK_ROWS
 from .training import metrics_log
 from .training.depth_schedule import parse_depths
@@ -151,16 +152,18 @@ def main(_) -> None:
     checkpoint = FLAGS.init_checkpoint
     if checkpoint and not has_checkpoint(FLAGS.model_dir):
         checkpoint = initial_path(checkpoint, FLAGS.model_dir, FLAGS.strategy)
-    pretrain(
-        sources=sources,
-        initial=InitialModel(config, tokenizer, checkpoint),
-        model_dir=FLAGS.model_dir,
-        options=options,
-        settings=settings_from_flags(PretrainingSettings),
-        loop=loop_from_flags(),
-        strategy=create_strategy(FLAGS.strategy, FLAGS.tpu),
-        peak_flops_per_second=FLAGS.peak_flops_per_second,
-    )
+    strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
+    with naming_damaged_shards(*(source.record_dir for source in sources)):
+        pretrain(
+            sources=sources,
+            initial=InitialModel(config, tokenizer, checkpoint),
+            model_dir=FLAGS.model_dir,
+            options=options,
+            settings=settings_from_flags(PretrainingSettings),
+            loop=loop_from_flags(),
+            strategy=strategy,
+            peak_flops_per_second=FLAGS.peak_flops_per_second,
+        )
 
 
 @naming_lost_workers()

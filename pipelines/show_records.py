@@ -34,7 +34,7 @@ from .data.pretraining_dataset import (
     sampled_records,
 )
 from .data.record_statistics import ExampleStatistics, draw, report
-from .data.records import SPLITS, Manifest, parse_segments
+from .data.records import SPLITS, Manifest, naming_damaged_shards, parse_segments
 
 FLAGS = flags.FLAGS
 
@@ -61,7 +61,12 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Prints examples and statistics, and saves the statistics."""
-    record_dir, split = FLAGS.record_dir, FLAGS.split
+    with naming_damaged_shards(FLAGS.record_dir):
+        show_records(FLAGS.record_dir, FLAGS.split)
+
+
+def show_records(record_dir: str, split: str) -> None:
+    """Prints examples and statistics of a split, with the values of the program's flags."""
     manifest = Manifest.read(record_dir)
     options = settings_from_flags(
         ExampleOptions,

@@ -1,5 +1,6 @@
 """The files for Kubernetes and compose agree with the programs, and with each other."""
 
+import re
 import signal
 
 import pytest
@@ -8,12 +9,17 @@ import yaml
 from albert_tf.jobs import program
 from tests.jobs import PROJECT, run
 
-JOB = yaml.safe_load((PROJECT / "pipelines/kubernetes/pretrain-job.yaml").read_text())["spec"]
+JOBS = {
+    path.name: yaml.safe_load(path.read_text())["spec"]
+    for path in sorted((PROJECT / "pipelines/kubernetes").glob("*.yaml"))
+}
+MODULES = {"export_saved_model": "export"}
 SERVING = PROJECT / "export/serving"
 
 
-def test_the_job_fails_at_a_user_error_and_is_repeated_after_a_signal():
-    rules = [rule for rule in JOB["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_fails_at_a_user_error_and_is_repeated_after_a_signal(job):
+    rules = [rule for rule in JOBS[job]["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
     actions = {code: rule["action"] for rule in rules for code in rule["onExitCodes"]["values"]}
     with pytest.raises(SystemExit) as user_error:
         program.fail("a flag is wrong")
@@ -21,13 +27,16 @@ def test_the_job_fails_at_a_user_error_and_is_repeated_after_a_signal():
     assert actions == {user_error.value.code: "FailJob", **signals}
 
 
-def test_the_job_has_flags_of_its_program(tmp_path):
-    [container] = JOB["template"]["spec"]["containers"]
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_has_flags_of_its_program(job, tmp_path):
+    [container] = JOBS[job]["template"]["spec"]["containers"]
     name, *flags = container["args"]
-    own = [f"--record_dir={tmp_path}/none", f"--model_dir={tmp_path}/run"]
-    assert f"{tmp_path}/none" in run(f"pipelines.{name}", *flags, *own, exit_code=2)[1]
-    model_dir = next(flag for flag in flags if "--model_dir=" in flag).partition("=")[2]
-    assert f"{model_dir}/metrics.jsonl" in container["livenessProbe"]["exec"]["command"][-1]
+    here = [re.sub(r"=(?=\w+/|records$)", f"={tmp_path}/none/", flag) for flag in flags]
+    module = f"{MODULES.get(name, 'pipelines')}.{name}"
+    assert f"{tmp_path}/none" in run(module, *here, exit_code=2)[1]
+    if "livenessProbe" in container:
+        model_dir = next(flag for flag in flags if "--model_dir=" in flag).partition("=")[2]
+        assert f"{model_dir}/metrics.jsonl" in container["livenessProbe"]["exec"]["command"][-1]
 
 
 def test_kubernetes_serves_as_compose_does():

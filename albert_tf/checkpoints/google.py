@@ -56,12 +56,15 @@ def find(path: str) -> tuple[str, str] | None:
     `path` may be a prefix, a directory with one checkpoint, or a TF-Hub module's directory.
     """
     if tf.io.gfile.exists(path + ".index"):
+        files.check_directory_name(path)
         return path, os.path.dirname(path)
     if saved_model.is_saved_model(path):
+        files.check_directory_name(path)
         return saved_model.variables_prefix(path), os.path.join(path, "assets")
-    indexes = tf.io.gfile.glob(os.path.join(path, "*.index"))
+    indexes = files.find(os.path.join(path, ""), "*.index")
     if not indexes:
         return None
+    files.check_directory_name(path)
     if len(indexes) == 1:
         return indexes[0][: -len(".index")], path
     # TensorFlow 1 writes absolute paths, so the file `checkpoint` may refer to another directory.

@@ -61,6 +61,8 @@ def find_checkpoint(path: str) -> tuple[str, str]:
     checkpoint's prefix (`MODEL_DIR/checkpoints/ckpt-1000`).
     """
     path = path.rstrip("/")
+    if tf.io.gfile.exists(path) or tf.io.gfile.exists(path + ".index"):
+        files.check_directory_name(path)
     if tf.io.gfile.exists(path + ".index"):
         model_dir = _parent(_parent(path))
         files.check_finished(model_dir)
@@ -115,8 +117,8 @@ def check_pretrained(model_dir: str) -> None:
 
 def refuse_seeds(path: str) -> None:
     """Raises a UserError if `path` contains fine-tuning runs, which have one model per seed."""
-    for pattern in ("seed_*", "*/seed_*"):
-        if seeds := sorted(tf.io.gfile.glob(os.path.join(path, pattern))):
+    for directory in (path, *files.find(os.path.join(path, ""), "*")):
+        if seeds := files.find(os.path.join(directory, ""), "seed_*"):
             raise UserError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")
 
 
@@ -204,7 +206,7 @@ def read_if_exists(directory: str, name: str) -> dict:
 
 def length_of_data(checkpoint: str) -> int:
     """Returns the size of a checkpoint's data files in bytes, without reading the index."""
-    return sum(tf.io.gfile.stat(path).length for path in tf.io.gfile.glob(checkpoint + ".data-*"))
+    return sum(tf.io.gfile.stat(path).length for path in files.find(checkpoint, ".data-*"))
 
 
 def check_index(shapes: Mapping[str, Sequence[int]], num_bytes: int) -> None:

@@ -194,8 +194,8 @@ def read_tokenizer(
     its WordPiece vocabulary (vocab*.txt). `text_settings` override what is recorded beside it.
     """
     if spm_model_file is None:
-        found = tf.io.gfile.glob(os.path.join(directory, "*.model"))
-        found = found or tf.io.gfile.glob(os.path.join(directory, "vocab*.txt"))
+        found = files.find(os.path.join(directory, ""), "*.model")
+        found = found or files.find(os.path.join(directory, ""), "vocab*.txt")
         if len(found) != 1:
             raise UserError(
                 f"{directory!r} holds {len(found)} vocabularies (*.model, else vocab*.txt; "

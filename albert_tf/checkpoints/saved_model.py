@@ -54,6 +54,7 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
             f"{path!r} is a SavedModel without {name}: expected one written by "
             "export.export_saved_model; pipelines.convert_checkpoint converts others"
         )
+    files.check_directory_name(path)
     assets = os.path.join(path, "assets")
     config = AlbertConfig.read(os.path.join(assets, CONFIG_FILE))
     num_bytes = length_of_data(variables_prefix(path))

@@ -20,7 +20,7 @@ from typing import Callable
 
 from absl import app, flags, logging
 
-from albert_tf.storage.errors import UserError, store_error
+from albert_tf.storage.errors import UserError, disk_full, is_disk_full, store_error
 
 # TensorFlow's file-system errors, which are not OSErrors. The last one is also raised if TensorFlow
 # runs out of memory.
@@ -53,23 +53,30 @@ def run(main: Callable[[list[str]], None]) -> None:
     traceback. All other exceptions are bugs and print their traceback. On Ctrl-C and SIGTERM,
     unfinished files are deleted, and the exit codes are 130 and 143.
     """
-    process = os.getpid()
+    process, signals = os.getpid(), []
 
-    def terminate(number, _):
+    def end(number, _):
+        signals.append(number)
         if os.getpid() == process:  # forked children inherit the handler
-            print("\nterminated; run the same command again to resume", file=sys.stderr)
+            how = "interrupted" if number == signal.SIGINT else "terminated"
+            print(f"\n{how}; run the same command again to resume", file=sys.stderr)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
         sys.exit(128 + number)  # the exit code of a shell for a process killed by a signal
 
     def guarded(argv: list[str]) -> None:
         if len(argv) > 1:
             fail(f"unknown argument {argv[1]!r}: every option is a flag, see --help")
-        signal.signal(signal.SIGTERM, terminate)
+        signal.signal(signal.SIGTERM, end)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+            signal.signal(signal.SIGINT, end)
         try:
             main(argv)
         except KeyboardInterrupt:
-            print("\ninterrupted; run the same command again to resume", file=sys.stderr)
             sys.exit(130)
         except Exception as error:
+            if signals:  # An extension module may replace what the handler raises by its own error.
+                sys.exit(128 + signals[-1])
             if not is_user_error(error):
                 raise
             if flags.FLAGS.verbosity > 0:
@@ -205,15 +212,21 @@ def is_user_error(error: Exception) -> bool:
 
 
 def _message(error: Exception) -> str:
-    text = str(error)
+    # Without the name of the TensorFlow op.
+    text = re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", str(error))
     if message := store_error(text):
         return message
-    if type(error).__name__ == "ResourceExhaustedError" and "No space left" not in text:
+    if is_disk_full(error):
+        # TensorFlow's message starts with the path, an OSError may have none.
+        path, found, _ = text.partition("; No space left")
+        path = path if found else getattr(error, "filename", None)
+        return disk_full((os.path.dirname(path) or ".") if path else "the output directory")
+    if type(error).__name__ == "ResourceExhaustedError":
         return (
             "out of memory: lower the batch size or --max_seq_length, or take a smaller model "
             f"({text.strip().splitlines()[0]})"
         )
-    return re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", text)  # removes the name of the TensorFlow op
+    return text
 
 
 def fail(message: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import math
 import re
 
 _LONGEST = 100  # maximum number of characters shown in a message
@@ -26,6 +28,17 @@ def shown(value: object) -> str:
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}... ({len(text):,} characters)"
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Returns whether a file could not be written, because its disk has no space left."""
+    return getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
+
+
+def disk_full(directory: str, num_bytes: int | None = None) -> str:
+    """Returns the message about a full disk, of which a file needs `num_bytes` more if known."""
+    space = "space" if num_bytes is None else f"{max(1, math.ceil(num_bytes / 1e6)):,} MB"
+    return f"the disk is full: free {space} at {directory}, then run the same command again"
 
 
 def store_error(message: str) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import fnmatch
 import hashlib
 import json
 import os
@@ -54,8 +55,7 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
         raise UserError(f"--{flag_name} is empty: name at least one file")
     files: dict[str, str] = {}
     for pattern in patterns:
-        # File names may contain `[` or `*`, so check for the literal name before globbing.
-        names = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
+        names = expand(pattern)
         directories = _directories(names, pattern)
         found = [name for name in names if name not in directories]
         if not found:
@@ -64,6 +64,23 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
         for name in found:
             files.setdefault(absolute(name), name)  # deduplicates files that match several patterns
     return sorted(files.values())
+
+
+def expand(pattern: str) -> list[str]:
+    """Returns the names that match a user's pattern. Names may contain `[` or `*`: such a one is
+    not read as a pattern if it exists."""
+    return [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
+
+
+def find(start: str, pattern: str) -> list[str]:
+    """Returns the sorted paths that consist of `start` and of what matches `pattern`, without `/`.
+
+    Other than tf.io.gfile.glob, this reads `*?[` in `start`, such as `DIRECTORY/ckpt-8`, literally.
+    """
+    directory, name = os.path.split(start)
+    found = [other for other in names_in(directory or ".") if other.startswith(name)]
+    kept = (other for other in found if fnmatch.fnmatchcase(other[len(name) :], pattern))
+    return [os.path.join(directory, other) for other in sorted(kept)]
 
 
 def _directories(names: Sequence[str], pattern: str) -> set[str]:
@@ -117,11 +134,11 @@ def check_finished(directory: str) -> None:
 
 
 def check_directory_name(directory: str) -> None:
-    """Raises a UserError if TensorFlow cannot find checkpoints in a directory of this name."""
+    """Raises a UserError if TensorFlow cannot read or write checkpoints in such a directory."""
     if pattern := set(directory) & set("*?[\\"):
         raise UserError(
             f"{directory!r}: TensorFlow mistakes {' '.join(sorted(pattern))} in a directory's name "
-            "for a pattern and finds no checkpoint there: choose another"
+            "for a pattern and finds no checkpoint there: choose another, or rename it"
         )
 
 

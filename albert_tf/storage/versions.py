@@ -6,6 +6,7 @@ if they contain files.PROVENANCE_FILE, which is uploaded last.
 
 from __future__ import annotations
 
+import glob
 import os
 
 import tensorflow as tf
@@ -17,7 +18,7 @@ from albert_tf.storage.unreadable import refuse_unreadable
 def existing(directory: str) -> list[int]:
     """Returns the complete versions in a directory in ascending order; [] if it does not exist."""
     if files.is_remote(directory):
-        marks = tf.io.gfile.glob(os.path.join(directory, "*", files.PROVENANCE_FILE))
+        marks = tf.io.gfile.glob(os.path.join(glob.escape(directory), "*", files.PROVENANCE_FILE))
         names = [mark.split("/")[-3] for mark in marks]
     else:
         names = files.names_in(directory)
@@ -33,5 +34,6 @@ def newest_saved_model(path: str) -> str | None:
 
 def load_saved_model(path: str):
     """Loads a SavedModel. Raises a UserError if its files are damaged or missing."""
+    files.check_directory_name(path)
     with refuse_unreadable(f"{path!r} is damaged: copy or export it again", OSError):
         return tf.saved_model.load(path)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import functools
 import logging
+import math
 import os
+import queue
 import re
 import shlex
+import signal
 import sys
 import threading
 import warnings
@@ -24,10 +28,11 @@ from albert_tf.storage.errors import UserError
 # Command that starts a worker process of DirectRunner. Unlike Beam's own command, it discards
 # stderr (exceptions of our code still reach the main process), and the worker exits on Ctrl-C and
 # when the main process ends. Beam's own worker would continue to write for some seconds, at the
-# same time as a restarted job.
+# same time as a restarted job. A SIGTERM to all processes of a job is left to the main process.
 _WORKER_COMMAND = f"""exec {shlex.quote(sys.executable)} -c '
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 def leave_with(parent):
     while os.getppid() == parent:
         time.sleep(0.2)
@@ -35,6 +40,40 @@ def leave_with(parent):
 threading.Thread(target=leave_with, args=[os.getppid()], daemon=True).start()
 from apache_beam.runners.worker import sdk_worker_main
 sdk_worker_main.main(sys.argv)' 2>/dev/null"""
+
+_WORKER_GIGABYTES = 0.6  # measured: pipelines/README.md, "Memory and time by size"
+
+
+def available_cpus(root: str = "/") -> int:
+    """Returns the number of CPUs that this process may use, at least 1.
+
+    This is the number of CPUs of its affinity, limited by the quota of its control groups, which a
+    container's CPU limit sets. `root` is the directory of `proc` and `sys`.
+    """
+    available = float(len(os.sched_getaffinity(0)))
+    memberships = Path(root, "proc/self/cgroup")
+    for line in memberships.read_text().splitlines() if memberships.exists() else ():
+        _, controllers, group = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = Path(root, "sys/fs/cgroup", controllers and "cpu")
+        # Within a container, the path may be the host's. The limits of parents hold, too.
+        for name in [Path(group), *Path(group).parents]:
+            available = min(available, _quota(mount / str(name).lstrip("/")))
+    return max(1, int(available))
+
+
+def _quota(group: Path) -> float:
+    """Returns the number of CPUs of a control group, of version 2 or 1; infinity if unlimited."""
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            quota, period = ((group / name).read_text().strip() for name in names)
+    except OSError:
+        return math.inf
+    return math.inf if quota in ("max", "-1") else int(quota) / int(period)
 
 
 def prepare_environment() -> None:
@@ -60,13 +99,24 @@ class Workers:
     )
     num_workers: int | None = setting(
         flags.DEFINE_integer,
-        "Number of worker processes of DirectRunner. Default: one per CPU core.",
+        "Number of worker processes of DirectRunner. Default: one per CPU that this process may "
+        "use (its affinity, and the CPU limit of its container).",
         None,
         lower_bound=1,
     )
     beam_options: str = setting(
         flags.DEFINE_string, "Options for other runners, passed to Beam unchanged.", ""
     )
+
+    def count(self, num_units: int) -> int:
+        """Returns the number of worker processes of DirectRunner for so many units."""
+        return max(1, min(self.num_workers or available_cpus(), num_units))
+
+    def describe(self, num_units: int) -> str:
+        """Describes the workers for the plan of a job."""
+        if self.runner != "DirectRunner":
+            return f"of {self.runner}"
+        return f"{self.count(num_units)}, about {_WORKER_GIGABYTES} GB of memory each"
 
 
 def define_flags() -> None:
@@ -81,11 +131,13 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
     call `function` more than once for the same unit.
 
     Raises:
-      UserError: if the runner is unknown, its packages are missing, or it rejects the options.
+      UserError: if the runner is unknown, its packages are missing, or it rejects the options; if a
+        worker process was killed.
     """
     if not units:
         return
     runner, options = workers.runner, shlex.split(workers.beam_options)
+    num_workers = 1
     _check_packages(options)
     logging.disable(logging.WARNING)  # On import, Beam warns about missing optional packages.
     try:
@@ -103,11 +155,10 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
         logging.disable(logging.NOTSET)
     if runner == "DirectRunner":
         # Create the runner here. Passing its name makes Beam try to download another runner first.
-        num_workers = min(workers.num_workers or os.cpu_count() or 1, len(units))
+        num_workers = workers.count(len(units))
         processes = SubprocessSDKEnvironment.from_command_string(_WORKER_COMMAND)
         runner = FnApiRunner(default_environment=processes if num_workers > 1 else None)
         options.append(f"--direct_num_workers={num_workers}")
-        threading.excepthook = functools.partial(_on_thread_failure, threading.excepthook)
         logging.disable(logging.ERROR)  # Every error is also raised as an exception.
     try:
         try:
@@ -117,14 +168,17 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
                 f"--runner={runner}, --beam_options={options}: {error}; expected a runner of "
                 "Apache Beam, or MODULE.CLASS of one that is installed, and its options"
             ) from error
-        with pipeline:
-            # Without Reshuffle, Beam would fuse the steps and give all units to one worker.
-            _ = (
-                pipeline
-                | "Units" >> beam.Create(units)
-                | "Spread" >> beam.Reshuffle()
-                | "Work" >> beam.Map(function)
-            )
+        # Without Reshuffle, Beam would fuse the steps and give all units to one worker.
+        _ = (
+            pipeline
+            | "Units" >> beam.Create(units)
+            | "Spread" >> beam.Reshuffle()
+            | "Work" >> beam.Map(function)
+        )
+        if num_workers > 1:
+            _run_in_thread(lambda: pipeline.run().wait_until_finish())
+        else:
+            pipeline.run().wait_until_finish()
     except RuntimeError as error:
         # If Beam runs the function in this process, it wraps KeyboardInterrupt and SystemExit.
         if isinstance(error.__context__, (KeyboardInterrupt, SystemExit)):
@@ -156,16 +210,54 @@ def _check_dataflow() -> None:
         ) from error
 
 
-def _on_thread_failure(default_hook: Callable, args: threading.ExceptHookArgs) -> None:
-    """Exits if a worker process of DirectRunner was killed. Beam would wait for it forever."""
+def _run_in_thread(run_pipeline: Callable[[], object]) -> None:
+    """Calls `run_pipeline`, which starts worker processes, in a thread; raises what it raises.
+
+    A signal therefore interrupts this function and not Beam, which would first let the workers
+    finish their units, wait for them forever or report their end as the error.
+    """
+    ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+    def run_and_report() -> None:
+        try:
+            run_pipeline()
+            ends.put(None)
+        except BaseException as error:
+            ends.put(error)
+
+    default_hook = threading.excepthook
+    threading.excepthook = functools.partial(_on_thread_failure, ends, default_hook)
+    try:
+        # Daemon threads start daemon threads: at exit, Python waits for none of them.
+        threading.Thread(target=run_and_report, daemon=True).start()
+        if error := ends.get():
+            raise error
+    except (KeyboardInterrupt, SystemExit, UserError) as end:
+        codes = {KeyboardInterrupt: 128 + signal.SIGINT, UserError: 2}
+        atexit.register(_exit_without_threads, codes.get(type(end)) or end.code)
+        raise
+    finally:
+        threading.excepthook = default_hook
+
+
+def _exit_without_threads(code: int) -> None:
+    """Ends the process. Beam's threads, still waiting for workers, could change the exit code."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _on_thread_failure(
+    ends: queue.SimpleQueue, default_hook: Callable, args: threading.ExceptHookArgs
+) -> None:
+    """Reports that a worker process was killed. Beam would wait for it forever."""
     if "Worker subprocess exited" in str(args.exc_value):
-        print(
-            "\nerror: a worker process was killed, perhaps because memory ran out; run the same "
-            "command again to resume. A smaller --num_workers needs less memory",
-            file=sys.stderr,
-            flush=True,
+        ends.put(
+            UserError(
+                "a worker process was killed, perhaps because memory ran out; run the same "
+                "command again to resume. A smaller --num_workers needs less memory"
+            )
         )
-        os._exit(2)
     # Threads connected to the killed process fail with gRPC errors, which add no information.
-    if not args.exc_type.__module__.startswith("grpc"):
+    elif not args.exc_type.__module__.startswith("grpc"):
         default_hook(args)

@@ -19,11 +19,13 @@ already tokenized, not padded, and contains no special pieces:
 from __future__ import annotations
 
 import array
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -267,6 +269,30 @@ class Manifest:
                     f"{path} has {sizes[path]:,} bytes, but {shard.bytes:,} by {MANIFEST_FILE}: it "
                     "is damaged; copy it again, or write the records again"
                 )
+
+
+@contextlib.contextmanager
+def naming_damaged_shards(*record_dirs: str) -> Iterator[None]:
+    """Replaces TensorFlow's error about unreadable records with a UserError that names the file.
+
+    All shards of the record directories are then compared with the hashes in their manifests. If
+    these agree, the error is re-raised: it has another cause.
+    """
+    try:
+        yield
+    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
+        print("unreadable records: comparing the shards with manifest.json", file=sys.stderr)
+        for record_dir in record_dirs:
+            manifest = Manifest.read(record_dir)
+            for split in SPLITS:
+                shards = manifest.splits[split].shards
+                for path, shard in zip(manifest.paths(record_dir, split), shards):
+                    if files.sha256(path) != shard.sha256:
+                        raise UserError(
+                            f"{path} is damaged: its SHA-256 differs from {MANIFEST_FILE}; copy it "
+                            "again, or write the records again"
+                        ) from error
+        raise
 
 
 @dataclass(frozen=True)

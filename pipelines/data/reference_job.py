@@ -23,7 +23,13 @@ import tensorflow as tf
 from albert_tf.storage import files
 from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions, example_draws, example_maker
-from .records import SPLITS, SegmentManifest, parse_segments, write_records
+from .records import (
+    SPLITS,
+    SegmentManifest,
+    naming_damaged_shards,
+    parse_segments,
+    write_records,
+)
 from .reference_examples import serialize_examples
 from .shard_writer import Settings, load_tokenizer
 from .unit_job import Unit
@@ -67,7 +73,8 @@ def write_pass(unit: PassUnit, settings: Settings, options: ExampleOptions) -> d
     word_starts, make_examples = tokenizer.word_starts(), _example_graph(options, tokenizer)
     source = os.path.join(SEGMENTS_DIR, unit.source)
     segments = tf.data.TFRecordDataset(os.path.join(settings.output_dir, source))
-    segments = segments.batch(tf.int64.max).get_single_element()
+    with naming_damaged_shards(os.path.join(settings.output_dir, SEGMENTS_DIR)):
+        segments = segments.batch(tf.int64.max).get_single_element()
     # The 2 in the counter separates this stream from the streams of training_order.
     bits = np.random.Philox(
         key=[options.seed % 2**64, unit.pass_number], counter=[0, 0, 2, unit.first]

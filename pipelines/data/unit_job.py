@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from albert_tf.jobs import job_directory, program, remote_lock
 from albert_tf.storage import files
-from albert_tf.storage.errors import UserError, store_error
+from albert_tf.storage.errors import UserError, disk_full, is_disk_full, store_error
 from albert_tf.storage.progress import Progress
 from . import beam_job
 from .beam_job import Workers
@@ -99,8 +99,7 @@ def run_units(
         error_file = os.path.join(output_dir, ERROR_FILE)
         if tf.io.gfile.exists(error_file):
             with tf.io.gfile.GFile(error_file) as file:
-                full = f"no space left in {output_dir!r}: make room, then run the command again"
-                raise UserError(file.read() or full)
+                raise UserError(file.read() or disk_full(output_dir))
     remove_leftovers(output_dir)  # from workers that outlived a killed job
     return [os.path.join(output_dir, unit.file(kind)) for unit in units]
 
@@ -142,7 +141,8 @@ def work_or_error(work: Callable[[Any], Any], output_dir: str, kind: str, unit: 
         if ".partial-" in str(error) and "No such file" in str(error):
             return  # this job was killed, and the job that resumed it has deleted the file
         try:
-            files.write_atomically(error_file, str(error))
+            full = is_disk_full(error)
+            files.write_atomically(error_file, disk_full(output_dir) if full else str(error))
         except (OSError, tf.errors.OpError):
             # A full disk has room for an empty file. run_units interprets it as "disk full".
             with tf.io.gfile.GFile(error_file, "w") as file:

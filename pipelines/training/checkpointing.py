@@ -6,15 +6,19 @@ and then uploaded, the index file last. The machines of a TPU pod write them dir
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
 
 import tensorflow as tf
 from absl import logging
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.storage import files, unreadable
-from albert_tf.storage.errors import UserError
+from albert_tf.storage.errors import UserError, disk_full, is_disk_full
 
 
 class Checkpointer:
@@ -70,12 +74,29 @@ class Checkpointer:
     def save(self, step: int) -> None:
         """Saves a checkpoint and deletes all but the newest three."""
         if self._writes:
-            _write(self._checkpoint, self._directory, step, max_to_keep=3)
+            with self._naming_full_disk(self._directory):
+                _write(self._checkpoint, self._directory, step, max_to_keep=3)
 
     def save_best(self, step: int) -> None:
         """Saves the current weights as the best weights so far."""
         if self._writes:
-            _write(self._best, self._best_directory, step, max_to_keep=1)
+            with self._naming_full_disk(self._best_directory):
+                _write(self._best, self._best_directory, step, max_to_keep=1)
+
+    @contextlib.contextmanager
+    def _naming_full_disk(self, directory: str) -> Iterator[None]:
+        """Replaces TensorFlow's error about a full disk by a UserError with the missing space."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if not is_disk_full(error):
+                raise
+            _remove_unfinished(directory)
+            place = tempfile.gettempdir() if _is_uploaded(directory) else directory
+            model, slots = self._checkpoint.model, self._optimizer.variables()
+            needed = sum(math.prod(v.shape) * v.dtype.size for v in (*model.variables, *slots))
+            free = shutil.disk_usage(place).free
+            raise UserError(disk_full(place, needed - free)) from error
 
 
 def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_keep: int) -> None:
@@ -99,7 +120,7 @@ def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_ke
     files.write_atomically(_list_file(directory), f'model_checkpoint_path: "{name}"\n')
     for other in set(found) - set(kept):
         # Delete the index first, so that a partly deleted checkpoint does not look complete.
-        for file in sorted(tf.io.gfile.glob(other + ".*"), reverse=True):
+        for file in reversed(files.find(other, ".*")):
             files.remove(file)
 
 
@@ -116,7 +137,7 @@ def _remove_unfinished(directory: str) -> None:
     if _is_uploaded(directory):
         return
     for pattern in ("ckpt-*_temp", "ckpt-*.index.tempstate*"):
-        for path in tf.io.gfile.glob(os.path.join(directory, pattern)):
+        for path in files.find(os.path.join(directory, ""), pattern):
             (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)
 
 

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from albert_tf.storage import files
+from albert_tf.checkpoints import google, model_directory
+from albert_tf.storage import files, versions
+from tests.builders import raises_one_line
 from tests.jobs import run_code
 
 
@@ -28,6 +30,22 @@ def test_a_name_that_tensorflow_takes_for_a_pattern_is_refused(tmp_path):
         ):
             raise AssertionError("the block must not begin")
     assert not os.listdir(tmp_path)
+
+
+def test_directories_are_no_patterns_where_files_are_looked_for(tmp_path):
+    directory = tmp_path / "a[1]*"
+    directory.mkdir()
+    for name in ("ckpt-8.index", "ckpt-8.data-0", "ckpt-88.index", "v.model"):
+        (directory / name).write_text("12345")
+    find = lambda *of: [os.path.basename(path) for path in files.find(*of)]  # noqa: E731
+    assert find(f"{directory}/", "*.model") == ["v.model"]
+    assert find(f"{directory}/ckpt-8", ".*") == ["ckpt-8.data-0", "ckpt-8.index"]
+    assert files.find(f"{tmp_path}/none/", "*") == []
+    assert files.expand(str(directory)) == [str(directory)]
+    assert model_directory.length_of_data(f"{directory}/ckpt-8") == 5
+    for read in (model_directory.find_checkpoint, google.find, versions.load_saved_model):
+        with raises_one_line(r"a\[1\]\*.*: TensorFlow mistakes \* \[ in .* rename it"):
+            read(str(directory))
 
 
 def test_a_remote_directory_that_appears_meanwhile_is_left_alone(as_a_store, tmp_path):

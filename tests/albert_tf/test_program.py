@@ -47,7 +47,13 @@ FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
         (RATE, "--rate=nan", "flag --rate=nan: expected a finite number; see --help"),
         (RATE, "--rate=inf", "flag --rate=inf: expected a finite number; see --help"),
         (RATES, "--rates=0.1,nan", "flag --rates=[0.1, nan]: expected a finite number; see --help"),
-        (FULL_DISK, "", "a/ckpt; No space left on device\n"),  # without TensorFlow's operations
+        (FULL_DISK, "", "the disk is full: free space at a, then run the same command again\n"),
+        (
+            "raise OSError(28, 'No space left on device', 'b/c')",
+            "",
+            "the disk is full: free space at b",
+        ),
+        (FULL_DISK.replace("; No space left on device", ": gone"), "", "a/ckpt: gone\n"),
         (REQUIRED, "", "give --one; give --two; see --help"),
         (LENGTH, "--max_seq_length=7", "flag --max_seq_length=7"),
     ],
@@ -159,6 +165,19 @@ def test_sigterm_lets_a_program_remove_what_is_unfinished(tmp_path):
     err = stderr_of(body, exit_code=143)
     assert err == "\nterminated; run the same command again to resume\n"
     assert (tmp_path / "removed").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "word"), [("SIGTERM", 143, "terminated"), ("SIGINT", 130, "interrupted")]
+)
+def test_a_signal_that_an_extension_module_turns_into_an_error_is_still_one(name, code, word):
+    body = f"""import os, signal
+    try:
+        os.kill(os.getpid(), signal.{name})
+    except BaseException:
+        raise RuntimeError("MISMATCH of exceptions")"""
+    err = stderr_of(body, exit_code=code)
+    assert err == f"\n{word}; run the same command again to resume\n"
 
 
 HAS = "this processor has bfloat16 instructions"

@@ -1,6 +1,7 @@
 import importlib.util
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,33 @@ from pipelines.data import beam_job
 from pipelines.data.beam_job import Workers
 from tests.builders import raises_one_line
 from tests.jobs import PROJECT, wait_for
+
+
+@pytest.mark.parametrize(
+    ("group", "limits", "expected"),
+    [
+        ("0::/pod/a", {}, 8),
+        ("0::/pod/a", {"pod/a/cpu.max": "max 100000", "cpu.max": "max 100000"}, 8),
+        ("0::/pod/a", {"pod/a/cpu.max": "max 100000", "pod/cpu.max": "250000 100000"}, 2),
+        ("0::/", {"cpu.max": "50000 100000"}, 1),
+        # Version 1, with the host's path of a group whose files the container has at the root
+        (
+            "4:cpu,cpuacct:/docker/a",
+            {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
+            3,
+        ),
+        ("4:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+def test_workers_keep_to_the_limits_of_a_container(tmp_path, monkeypatch, group, limits, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8))
+    limits = {f"sys/fs/cgroup/{name}": text for name, text in limits.items()}
+    for name, text in {"proc/self/cgroup": f"2:cpuset:/\n{group}", **limits}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert beam_job.available_cpus(str(tmp_path)) == expected
+    monkeypatch.setattr(beam_job, "available_cpus", lambda: expected)
+    assert Workers().describe(5) == f"{min(expected, 5)}, about 0.6 GB of memory each"
 
 
 @pytest.mark.parametrize("runner", ["DirectRunner", "BundleBasedDirectRunner"])
@@ -57,6 +85,28 @@ def work(unit):
 beam_job.prepare_environment()
 beam_job.run(work, range(7), beam_job.Workers(num_workers=2))
 """
+
+
+_DYING_WORKER = """
+import os, signal, sys, time
+from pipelines.data import beam_job
+
+def work(unit):
+    time.sleep(1)
+    if unit == 0:
+        os.kill(os.getppid(), signal.SIGTERM)
+        os._exit(1)
+
+signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+beam_job.prepare_environment()
+beam_job.run(work, range(9), beam_job.Workers(num_workers=2))
+"""
+
+
+def test_a_signal_is_the_end_not_the_worker_that_dies_of_it():
+    how = {"env": {**os.environ, "PYTHONPATH": str(PROJECT)}, "stderr": subprocess.DEVNULL}
+    ended = subprocess.run([sys.executable, "-c", _DYING_WORKER], timeout=300, **how)
+    assert ended.returncode == 128 + signal.SIGTERM
 
 
 @pytest.mark.slow

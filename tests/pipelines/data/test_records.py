@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ from pipelines.data.examples import ExampleOptions
 from pipelines.data.records import Manifest, ReferenceManifest, SegmentManifest, Shard, Split
 from pipelines.data.segments import split_document
 from pipelines.data.shard_writer import Range, Settings, TextUnit
+from tests.builders import raises_one_line
 from tests.pipelines.data.small_records import manifest_of, read_segments
 
 
@@ -219,3 +221,27 @@ def test_held_out_by_the_opening_and_drawn_by_the_place():
     near = [[text.upper().replace(" ", "  ") for text in opening] for opening in openings[:50]]
     sides = [[is_heldout(opening, 0.5, 5) for opening in some] for some in (openings[:50], near)]
     assert sides[0] == sides[1] != [is_heldout(opening, 0.5, 6) for opening in openings[:50]]
+
+
+def test_a_damaged_shard_is_named(tmp_path):
+    shards = []
+    for name in ("a.tfrecord", "b.tfrecord"):
+        written = records.write_records(str(tmp_path / name), [b"12345678"] * 3)
+        shards.append(Shard(file=name, source="text", pieces=3, **written))
+    manifest_of(
+        {"train": Split(tuple(shards)), "heldout": Split(())}, vocab_sha256="", vocab_size=1
+    ).write(str(tmp_path))
+    path = tmp_path / "b.tfrecord"
+
+    def read():
+        with records.naming_damaged_shards(str(tmp_path)):
+            list(tf.data.TFRecordDataset(str(path)))
+
+    read()
+    path.write_bytes(path.read_bytes().replace(b"4", b"5", 1))
+    with raises_one_line(r"/b.tfrecord is damaged: its SHA-256 differs .* copy it again, or write"):
+        read()
+    # An error of another cause comes out.
+    shutil.copy(tmp_path / "a.tfrecord", path)
+    with pytest.raises(tf.errors.DataLossError), records.naming_damaged_shards(str(tmp_path)):
+        raise tf.errors.DataLossError(None, None, "of another file")

@@ -65,6 +65,17 @@ def run_dir(tmp_path, finished):
     return shutil.copytree(finished, tmp_path / "run")
 
 
+def test_a_full_disk_names_the_space_that_is_missing(tmp_path, monkeypatch):
+    run = make_run(tmp_path)
+    text = "run/ckpt-4.index.tempstate123; No space left on device"
+    full = Mock(side_effect=tf.errors.ResourceExhaustedError(None, None, text))
+    monkeypatch.setattr(tf.train.Checkpoint, "write", full)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=-2_000_000))
+    for write in (run[0].save, run[0].save_best):
+        with raises_one_line(r"the disk is full: free 3 MB at .*, then run the same command again"):
+            write(4)
+
+
 def test_a_store_that_fails_is_no_damage(run_dir, monkeypatch):
     for error in (
         tf.errors.PermissionDeniedError(None, None, "HTTP response code 403 at gs://bucket/a"),
