@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from albert_tf.jobs import program
+from export.checks import MAX_OUTPUT_VALUES
 from tests.jobs import PROJECT, run
 
 JOB = yaml.safe_load((PROJECT / "pipelines/kubernetes/pretrain-job.yaml").read_text())["spec"]
@@ -39,3 +40,13 @@ def test_kubernetes_serves_as_compose_does():
     for probe in ("startupProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["path"] in compose["healthcheck"]["test"][-1]
     assert "httpGet" not in container["livenessProbe"]
+    # The largest answers in all threads at once, beside three versions. The bytes per value were
+    # seen on TensorFlow Serving 2.15.1.
+    flags = dict(flag.removeprefix("--").split("=") for flag in compose["command"])
+    over_rest = 75 * int(flags["rest_api_num_threads"]) * MAX_OUTPUT_VALUES
+    over_grpc = 15 * int(flags["grpc_max_threads"]) * MAX_OUTPUT_VALUES
+    gigabytes = (1.23e9 + over_rest + over_grpc) / 2**30
+    limit = int(compose["mem_limit"].removesuffix("g"))
+    assert gigabytes < limit < gigabytes + 1
+    resources = container["resources"]
+    assert resources["limits"]["memory"] == resources["requests"]["memory"] == f"{limit}Gi"
