@@ -1,5 +1,6 @@
 """The files for Kubernetes and compose agree with the programs, and with each other."""
 
+import re
 import signal
 
 import pytest
@@ -11,6 +12,8 @@ from tests.jobs import PROJECT, run
 
 JOB = yaml.safe_load((PROJECT / "pipelines/kubernetes/pretrain-job.yaml").read_text())["spec"]
 SERVING = PROJECT / "export/serving"
+COMPOSE = yaml.safe_load((SERVING / "compose.yaml").read_text())["services"]
+DEPLOYMENT, SERVICE, POLICY = yaml.safe_load_all((SERVING / "deployment.yaml").read_text())
 
 
 def test_the_job_fails_at_a_user_error_and_is_repeated_after_a_signal():
@@ -32,9 +35,8 @@ def test_the_job_has_flags_of_its_program(tmp_path):
 
 
 def test_kubernetes_serves_as_compose_does():
-    compose = yaml.safe_load((SERVING / "compose.yaml").read_text())["services"]["albert"]
-    deployment, *_ = yaml.safe_load_all((SERVING / "deployment.yaml").read_text())
-    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    compose = COMPOSE["albert"]
+    container, _ = DEPLOYMENT["spec"]["template"]["spec"]["containers"]
     assert container["args"] == compose["command"]
     assert container["image"] == compose["image"].replace("${TAG:-", "").rstrip("}")
     for probe in ("startupProbe", "readinessProbe"):
@@ -55,3 +57,19 @@ def test_kubernetes_serves_as_compose_does():
     assert gigabytes < limit < gigabytes + 1
     resources = container["resources"]
     assert resources["limits"]["memory"] == resources["requests"]["memory"] == f"{limit}Gi"
+
+
+def test_clients_reach_the_server_through_the_proxy_alone():
+    pod = DEPLOYMENT["spec"]["template"]["spec"]
+    _, proxy = pod["containers"]
+    assert proxy["image"] == COMPOSE["proxy"]["image"]
+    assert proxy["args"] == COMPOSE["proxy"]["command"]
+    assert pod["hostAliases"] == [{"ip": "127.0.0.1", "hostnames": ["albert"]}]
+    [port] = proxy["ports"]
+    [rule] = POLICY["spec"]["ingress"]
+    assert rule["ports"] == [{"port": port["containerPort"]}] and rule["from"]
+    assert [ports["targetPort"] for ports in SERVICE["spec"]["ports"]] == [port["name"]]
+    ports = [str(mapping).rpartition(":")[2] for mapping in COMPOSE["proxy"]["ports"]]
+    assert ports == re.findall(r"\n    listen (\d+)", (SERVING / "nginx.conf").read_text())
+    assert str(port["containerPort"]) in ports
+    assert all(mapping.startswith("127.0.0.1:") for mapping in COMPOSE["albert"]["ports"])

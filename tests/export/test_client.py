@@ -10,6 +10,7 @@ import functools
 import json
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import threading
@@ -204,25 +205,35 @@ def test_spans_are_read():
 
 def test_encrypted_connections(answer, tmp_path, grpc_service, rest_handler):
     files = write_certificate(tmp_path, ["localhost"])
-    credentials = grpc.ssl_server_credentials([tuple(file.read_bytes() for file in files)])
+    own = tmp_path / "client.pem"
+    own.write_bytes(b"".join(file.read_bytes() for file in files))
+    pair = [tuple(file.read_bytes() for file in files)]
+    credentials = grpc.ssl_server_credentials(pair, pair[0][1], require_client_auth=True)
+    context = tls_context(*files)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(files[1])
     ca_file = str(files[1])
+    trusted = {"ca_file": ca_file, "client_certificate": str(own)}
     expected = answer("serving_default", TEXTS)["pooled_output"]
     with (
         serving_grpc(grpc_service, credentials) as port,
-        serving(rest_handler, tls_context(*files)) as rest_port,
+        serving(rest_handler, context) as rest_port,
     ):
         for ask, url in (
             (client.ask_grpc, f"grpcs://localhost:{port}"),
             (client.ask_rest, f"https://localhost:{rest_port}"),
         ):
-            answers = ask(url, TEXTS, ca_file=ca_file)
+            answers = ask(url, TEXTS, **trusted)
             np.testing.assert_allclose(answers["pooled_output"], expected, rtol=1e-6)
-            with pytest.raises(ValueError, match=r"UNAVAILABLE|CERTIFICATE_VERIFY_FAILED"):
-                ask(url, TEXTS, timeout=5)
-            with pytest.raises(ValueError, match="--ca_file=/absent: "):
-                ask(url, TEXTS, ca_file="/absent")
-        with pytest.raises(ValueError, match=f"--ca_file={ca_file} is for grpcs://localhost"):
-            client.ask_grpc(f"localhost:{port}", TEXTS, ca_file=ca_file)
+            for given in ({}, {"ca_file": ca_file}):  # no authority, no certificate of the client
+                with pytest.raises(ValueError, match=r"UNAVAILABLE|SSL|Connection"):
+                    ask(url, TEXTS, timeout=5, **given)
+            for flag in trusted:
+                with pytest.raises(ValueError, match=f"--{flag}=/absent: "):
+                    ask(url, TEXTS, **{**trusted, flag: "/absent"})
+        for flag, path in trusted.items():
+            with pytest.raises(ValueError, match=f"--{flag}={path} is for grpcs://localhost"):
+                client.ask_grpc(f"localhost:{port}", TEXTS, **{flag: path})
 
 
 def test_the_program_prints_json_and_needs_no_tensorflow_over_rest(rest_server):
@@ -262,7 +273,7 @@ def test_the_model_config_is_one():
     assert "--tensorflow_inter_op_parallelism=2" in compose and "mem_limit" in compose
     # No port is open to other machines unless one says so.
     ports = re.findall(r'- "(.*):\d+:\d+"', compose)
-    assert ports == ["127.0.0.1", "127.0.0.1", "${PROXY_ADDRESS:-127.0.0.1}"]
+    assert ports == ["127.0.0.1"] * 2 + ["${PROXY_ADDRESS:-127.0.0.1}"] * 2
 
 
 @pytest.mark.slow
