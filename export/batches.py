@@ -14,7 +14,10 @@ _PIECES_AT_ONCE = 2048
 
 
 def map_rows(
-    function: Callable[[dict], dict], rows: dict[str, tf.Tensor], keep_padding: bool = False
+    function: Callable[[dict], dict],
+    rows: dict[str, tf.Tensor],
+    keep_padding: bool = False,
+    most_rows: int = _PIECES_AT_ONCE,
 ) -> dict[str, tf.Tensor]:
     """Applies a function to parts of a batch, in which all rows have similar lengths.
 
@@ -26,13 +29,17 @@ def map_rows(
       rows: tensors [rows] and [rows, seq_len], including `input_mask`.
       keep_padding: if True, 2-D tensors are not truncated. Required if outputs have seq_len
         positions, or if the columns of a tensor are not positions.
+      most_rows: maximum number of rows in a part, for outputs that are large in each row.
     """
-    outputs, places = map_sorted_rows(function, rows, keep_padding)
+    outputs, places = map_sorted_rows(function, rows, keep_padding, most_rows)
     return {name: tf.gather(output, places) for name, output in outputs.items()}
 
 
 def map_sorted_rows(
-    function: Callable[[dict], dict], rows: dict[str, tf.Tensor], keep_padding: bool = False
+    function: Callable[[dict], dict],
+    rows: dict[str, tf.Tensor],
+    keep_padding: bool = False,
+    most_rows: int = _PIECES_AT_ONCE,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Same as map_rows, but returns the outputs in the order of computation.
 
@@ -60,7 +67,7 @@ def map_sorted_rows(
         # Lengths are ascending, so n rows are padded to the length of the n-th row.
         pieces = lengths[begin:] * tf.range(1, num_rows - begin + 1)
         fitting = tf.reduce_sum(tf.cast(pieces <= _PIECES_AT_ONCE, tf.int32))
-        end = tf.minimum(begin + tf.maximum(fitting, 1), num_rows)
+        end = tf.minimum(begin + tf.clip_by_value(fitting, 1, most_rows), num_rows)
         longest = lengths[end - 1]
         part = {
             name: tensor[begin:end, :longest]

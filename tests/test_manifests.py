@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from albert_tf.jobs import program
+from export.checks import MAX_OUTPUT_VALUES
 from tests.jobs import PROJECT, run
 
 JOBS = {
@@ -15,6 +16,8 @@ JOBS = {
 }
 MODULES = {"export_saved_model": "export"}
 SERVING = PROJECT / "export/serving"
+COMPOSE = yaml.safe_load((SERVING / "compose.yaml").read_text())["services"]
+DEPLOYMENT, SERVICE, POLICY = yaml.safe_load_all((SERVING / "deployment.yaml").read_text())
 
 
 @pytest.mark.parametrize("job", JOBS)
@@ -40,11 +43,41 @@ def test_a_job_has_flags_of_its_program(job, tmp_path):
 
 
 def test_kubernetes_serves_as_compose_does():
-    compose = yaml.safe_load((SERVING / "compose.yaml").read_text())["services"]["albert"]
-    deployment, *_ = yaml.safe_load_all((SERVING / "deployment.yaml").read_text())
-    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    compose = COMPOSE["albert"]
+    container, _ = DEPLOYMENT["spec"]["template"]["spec"]["containers"]
     assert container["args"] == compose["command"]
     assert container["image"] == compose["image"].replace("${TAG:-", "").rstrip("}")
     for probe in ("startupProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["path"] in compose["healthcheck"]["test"][-1]
     assert "httpGet" not in container["livenessProbe"]
+    flags = dict(flag.removeprefix("--").split("=") for flag in compose["command"])
+    # Five retries of a broken version last longer than loading and warming up a good one beside it:
+    # otherwise the server ends at each start (seen with 1 s; ready after 151 s with 30 s).
+    retries = 5 * int(flags["load_retry_interval_micros"]) / 1e6
+    probe = container["startupProbe"]
+    assert 150 <= retries < probe["periodSeconds"] * probe["failureThreshold"]
+    # The largest answers in all threads at once, beside three versions. The bytes per value were
+    # seen on TensorFlow Serving 2.15.1.
+    over_rest = 75 * int(flags["rest_api_num_threads"]) * MAX_OUTPUT_VALUES
+    over_grpc = 15 * int(flags["grpc_max_threads"]) * MAX_OUTPUT_VALUES
+    gigabytes = (1.23e9 + over_rest + over_grpc) / 2**30
+    limit = int(compose["mem_limit"].removesuffix("g"))
+    assert gigabytes < limit < gigabytes + 1
+    resources = container["resources"]
+    assert resources["limits"]["memory"] == resources["requests"]["memory"] == f"{limit}Gi"
+
+
+def test_clients_reach_the_server_through_the_proxy_alone():
+    pod = DEPLOYMENT["spec"]["template"]["spec"]
+    _, proxy = pod["containers"]
+    assert proxy["image"] == COMPOSE["proxy"]["image"]
+    assert proxy["args"] == COMPOSE["proxy"]["command"]
+    assert pod["hostAliases"] == [{"ip": "127.0.0.1", "hostnames": ["albert"]}]
+    [port] = proxy["ports"]
+    [rule] = POLICY["spec"]["ingress"]
+    assert rule["ports"] == [{"port": port["containerPort"]}] and rule["from"]
+    assert [ports["targetPort"] for ports in SERVICE["spec"]["ports"]] == [port["name"]]
+    ports = [str(mapping).rpartition(":")[2] for mapping in COMPOSE["proxy"]["ports"]]
+    assert ports == re.findall(r"\n    listen (\d+)", (SERVING / "nginx.conf").read_text())
+    assert str(port["containerPort"]) in ports
+    assert all(mapping.startswith("127.0.0.1:") for mapping in COMPOSE["albert"]["ports"])

@@ -10,6 +10,7 @@ from albert_tf.text.tokenization import MASK, WORD_BOUNDARY
 from albert_tf.text.words import row_ids
 from .. import signatures
 from ..batches import map_rows, map_sorted_rows
+from ..checks import MAX_OUTPUT_VALUES
 from .serving_module import TextModule
 
 
@@ -70,16 +71,24 @@ class PreTrainingModule(EncoderModule):
         is_mask = tf.equal(tokens["input_ids"], self.served.tokenizer.mask_id)
         is_mask &= tf.cumsum(tf.cast(is_mask, tf.int32), axis=1) <= signatures.MAX_MASKS
         # Concatenate the masked positions of all texts, so that logits are computed only for them.
-        # A row of zeros is added, because the input of the head must not be empty.
         masked = tf.boolean_mask(sequence_output, is_mask)
-        masked = tf.pad(masked, [[0, 1], [0, 0]])[tf.newaxis]
-        logits = self._masked_lm(masked)[0, :-1]
+        rows = {"output": masked, "input_mask": tf.ones([tf.shape(masked)[0], 1], tf.int32)}
+        best = map_rows(self._best_pieces, rows, True, self._most_logit_rows)
+        return {**best, "num_masks": tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)}
+
+    def _best_pieces(self, rows: dict) -> dict:
+        """Returns the most probable `pieces` and their `probabilities` for outputs [rows, H]."""
+        logits = self._masked_lm(rows["output"][tf.newaxis])[0]
         best = tf.math.top_k(tf.nn.softmax(logits), signatures.NUM_CANDIDATES)
         return {
             "pieces": tf.gather(self.served.tokenizer.pieces, best.indices),
             "probabilities": best.values,
-            "num_masks": tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1),
         }
+
+    @property
+    def _most_logit_rows(self) -> int:
+        """Rows of masked-LM logits that are computed at once: no more than a request may return."""
+        return max(MAX_OUTPUT_VALUES // self.sizes["vocab_size"], 1)
 
     def _tokenize_around_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
         """Tokenizes texts to int32 [batch, (pieces)], in which `[MASK]` is replaced by mask_id.
@@ -151,7 +160,9 @@ class PreTrainingModule(EncoderModule):
             "place": place,
             "piece": tf.gather_nd(ids, tf.stack([text, place], axis=1)),
         }
-        log_probs = map_rows(lambda part: self._log_probs(**part), masked)["log_prob"]
+        log_probs = map_rows(
+            lambda part: self._log_probs(**part), masked, most_rows=self._most_logit_rows
+        )["log_prob"]
         return {
             "log_likelihood": tf.math.unsorted_segment_sum(log_probs, text, tf.shape(ids)[0]),
             "num_pieces": num_pieces,

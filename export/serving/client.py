@@ -9,8 +9,8 @@ Examples:
   python -m export.serving.client --server=localhost:8500 --text="He knocked." --text_pair="Who?"
   python -m export.serving.client --server=http://localhost:8501 --signature=fill_mask \
     --text="The [MASK] function returns an array." --label=canary
-  python -m export.serving.client --server=grpcs://albert.example.org:8500 --ca_file=ca.pem \
-    --question="Who sings?" --context="Seven small birds sing."
+  python -m export.serving.client --server=grpcs://albert.example.org:8081 --ca_file=ca.pem \
+    --client_certificate=client.pem --question="Who sings?" --context="Seven small birds sing."
   python -m export.serving.client --server=localhost:8500 --signature=labels
 """
 
@@ -57,6 +57,13 @@ _RETRY = {
     },
 }
 _EXPECTED = "expected TF Serving's REST API there"
+# Errors of proxies, whose answers may be pages for people.
+_OF_PROXIES = {
+    413: "too large for the proxy: send fewer rows in a request",
+    502: "no server behind the proxy",
+    503: "no server behind the proxy",
+    504: "the server behind the proxy did not answer in time",
+}
 
 
 def define_flags() -> None:
@@ -69,6 +76,9 @@ def define_flags() -> None:
     )
     flags.DEFINE_string(
         "ca_file", None, "PEM file of the certificate authority. Default: the system's list."
+    )
+    flags.DEFINE_string(
+        "client_certificate", None, "PEM file with a certificate of the client and its private key."
     )
     flags.DEFINE_string("model", "albert", "The model's name in the server's config.")
     flags.DEFINE_string(
@@ -107,6 +117,7 @@ def main(_) -> None:
         signature=FLAGS.signature,
         timeout=FLAGS.timeout,
         ca_file=FLAGS.ca_file,
+        client_certificate=FLAGS.client_certificate,
     )
     print(json.dumps(answers, ensure_ascii=False, indent=2))
 
@@ -120,6 +131,7 @@ def ask_grpc(
     signature: str = "serving_default",
     timeout: float = 60.0,
     ca_file: str | None = None,
+    client_certificate: str | None = None,
 ) -> dict[str, list]:
     """Queries a server over gRPC; returns a dict of nested lists, in which strings are str.
 
@@ -135,6 +147,8 @@ def ask_grpc(
       signature: name of the signature.
       timeout: timeout in seconds.
       ca_file: PEM file of the certificate authority. Default: gRPC's list of authorities.
+      client_certificate: PEM file with a certificate and its private key, for a server or proxy
+        that verifies its clients.
 
     Raises a UserError if the server fails or is unreachable, or if inputs are not tensors.
     """
@@ -154,7 +168,9 @@ def ask_grpc(
             raise UserError(
                 f"{name}={value!r} is no tensor: expected equally many values in each row"
             ) from error
-    stub = prediction_service_pb2_grpc.PredictionServiceStub(_channel(server, ca_file))
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(
+        _channel(server, ca_file, client_certificate)
+    )
     try:
         response = stub.Predict(request, timeout=timeout)
     except grpc.RpcError as error:
@@ -166,7 +182,7 @@ def ask_grpc(
 
 
 @functools.lru_cache(maxsize=16)
-def _channel(server: str, ca_file: str | None):
+def _channel(server: str, ca_file: str | None, client_certificate: str | None):
     """Returns the connection to a server, which is shared by all threads."""
     import grpc
 
@@ -177,16 +193,22 @@ def _channel(server: str, ca_file: str | None):
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.service_config", json.dumps({"methodConfig": [_RETRY]})),
     ]
+    given = {"ca_file": ca_file, "client_certificate": client_certificate}
     if not server.startswith(_TLS):
-        if ca_file:
-            raise UserError(f"--ca_file={ca_file} is for {_TLS}{server}")
+        for flag, path in given.items():
+            if path:
+                raise UserError(f"--{flag}={path} is for {_TLS}{server}")
         return grpc.insecure_channel(server, options)
-    try:
-        authority = Path(ca_file).read_bytes() if ca_file else None
-    except OSError as error:
-        raise UserError(f"--ca_file={ca_file}: {error.strerror}") from error
-    credentials = grpc.ssl_channel_credentials(authority)
+    authority, certificate = (_read(flag, path) for flag, path in given.items())
+    credentials = grpc.ssl_channel_credentials(authority, certificate, certificate)
     return grpc.secure_channel(server.removeprefix(_TLS), credentials, options)
+
+
+def _read(flag: str, path: str | None) -> bytes | None:
+    try:
+        return Path(path).read_bytes() if path else None
+    except OSError as error:
+        raise UserError(f"--{flag}={path}: {error.strerror}") from error
 
 
 def _texts(values):
@@ -204,6 +226,7 @@ def ask_rest(
     signature: str = "serving_default",
     timeout: float = 60.0,
     ca_file: str | None = None,
+    client_certificate: str | None = None,
 ) -> dict[str, list]:
     """Same as ask_grpc, but over REST; `server` is http://HOST:PORT or https://HOST:PORT.
 
@@ -224,10 +247,7 @@ def ask_rest(
         request = urllib.request.Request(url, body, headers)
     except ValueError as error:
         raise UserError(f"{server}: {error}: expected http://HOST:PORT") from error
-    try:
-        context = ssl.create_default_context(cafile=ca_file) if ca_file else None
-    except OSError as error:  # includes ssl.SSLError
-        raise UserError(f"--ca_file={ca_file}: {error}") from error
+    context = _tls_context(ca_file, client_certificate)
     try:
         with urllib.request.urlopen(request, timeout=timeout, context=context) as response:
             outputs = json.load(response)["outputs"]
@@ -240,6 +260,22 @@ def ask_rest(
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{request.full_url}: an answer of another form: {_EXPECTED}") from error
     return _with_spans_read(outputs) if isinstance(outputs, dict) else {"outputs": outputs}
+
+
+def _tls_context(ca_file: str | None, client_certificate: str | None) -> ssl.SSLContext | None:
+    """Returns the settings for https://, or None for Python's own."""
+    if not ca_file and not client_certificate:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # includes ssl.SSLError
+        raise UserError(f"--ca_file={ca_file}: {error}") from error
+    try:
+        if client_certificate:
+            context.load_cert_chain(client_certificate)
+    except OSError as error:
+        raise UserError(f"--client_certificate={client_certificate}: {error}") from error
+    return context
 
 
 def _with_spans_read(outputs: dict[str, list]) -> dict[str, list]:
@@ -267,7 +303,7 @@ def _reason(error: urllib.error.HTTPError) -> str:
     try:
         return f"{error.code}: {json.loads(body)['error']}"
     except (ValueError, KeyError, TypeError):
-        return f"{error.code} {error.reason}: {_EXPECTED}"
+        return f"{error.code} {error.reason}: {_OF_PROXIES.get(error.code, _EXPECTED)}"
 
 
 if __name__ == "__main__":

@@ -14,17 +14,37 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.util import _pywrap_util_port
 
+from albert_tf.checkpoints import model_directory
+from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.choices import questions_with_options
 from albert_tf.text.limits import first_chars, last_chars
 from albert_tf.text.packing import FEATURES
+from albert_tf.text.tokenization import AlbertTokenizer
 from albert_tf.text.words import join_rows, split_words_in_graph
-from export.checks import MAX_CONTEXT_CHARS, MAX_ROWS, are_words_read, first_chars_of_contexts
+from export.checks import (
+    MAX_CONTEXT_CHARS,
+    MAX_OUTPUT_VALUES,
+    MAX_ROWS,
+    are_words_read,
+    first_chars_of_contexts,
+)
+from export.loading import load_module, open_checkpoint
 from export.records import serialize
+from export.signatures import MAX_MASKS
 from export.verify import _TEXTS
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
+from tests.builders import tiny_config, with_random_weights
 from tests.conftest import WORDS
-from tests.export.task_models import CLOZE, TASKS, assert_alike, call, function_of, serve
+from tests.export.task_models import (
+    CLOZE,
+    TASKS,
+    assert_alike,
+    call,
+    function_of,
+    serve,
+    traced_once,
+)
 from tests.jobs import run_code
 
 
@@ -341,6 +361,42 @@ def test_many_rows_of_ids_are_computed_in_parts(module, signature):
     assert_alike(answers, expected)
 
 
+@pytest.fixture(scope="module")
+def of_30_000_pieces(tmp_path_factory):
+    """A pre-trained model whose vocabulary is as large as albert_base's."""
+    directory = tmp_path_factory.mktemp("large")
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(29_995))]
+    (directory / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    model = with_random_weights(AlbertForPreTraining(tiny_config(vocab_size=len(pieces))))
+    AlbertTokenizer(str(directory / "vocab.txt")).save(str(directory))
+    model_directory.save_for_pretraining(model, str(directory))
+    return traced_once(load_module(open_checkpoint(str(directory))))
+
+
+def test_the_largest_answers_take_little_memory(of_30_000_pieces):
+    """Logits of all 4,000 masks would be 480 MB, those of a part of 2,048 positions 200 MB."""
+    module = of_30_000_pieces
+    row = row_of(tokens(), 0)
+    most = MAX_OUTPUT_VALUES // 30_000
+    for signature, inputs in (
+        ("mlm", {**row, "mlm_positions": np.ones([1, most], int)}),
+        ("fill_mask", {"text": ["[MASK]" * MAX_MASKS] * 200}),
+        ("score", {"text": ["w1"] * 300}),
+    ):
+        few = {name: values[:1] for name, values in inputs.items()}
+        serve(module, signature, **few)  # the first one makes kernels, too
+        grown = peak_megabytes(lambda to=signature, of=inputs: serve(module, to, **of))
+        assert grown < 20 + 3 * MAX_OUTPUT_VALUES * 4 / 1e6, signature
+    for signature, changes in (
+        ("mlm", {"mlm_positions": np.ones([1, most + 1], int)}),
+        # Rows count together, and so do outputs.
+        ("mlm", {"mlm_positions": np.ones([2, most // 2 + 1], int)}),
+    ):
+        inputs = {name: np.repeat(v, len(changes["mlm_positions"]), 0) for name, v in row.items()}
+        with pytest.raises(tf.errors.InvalidArgumentError, match="at most 8,388,608 values"):
+            serve(module, signature, **inputs, **changes)
+
+
 def test_requests_that_are_too_large_are_refused(modules):
     module, tagger = modules["pretraining"], modules["token_classifier"]
     most = rf"batch at most {MAX_ROWS:,}"
@@ -348,7 +404,7 @@ def test_requests_that_are_too_large_are_refused(modules):
     contexts = np.full(33, b"x" * MAX_CONTEXT_CHARS + b"y", object)
     # A request of 4 MB that asks for 30,000 logits at each of 1,000,000 positions: 120 GB.
     row, positions = row_of(tokens(), 0), np.zeros([1, 1_000_000], int)
-    logits = r"mlm_logits \[batch, predictions, vocab_size\] must be at most 512 MB"
+    large = r"mlm_logits \[batch, predictions, vocab_size\], .* must have at most 8,388,608 values"
     for served, signature, inputs, message in (
         (module, "tokenize", {"text": texts, "text_pair": texts}, most),
         (module, "fill_mask", {"text": texts}, most),
@@ -359,7 +415,7 @@ def test_requests_that_are_too_large_are_refused(modules):
         (tagger, "words", {"words": texts[:, np.newaxis]}, most),
         (tagger, "words", {"words": [["a"] * (MAX_CONTEXT_CHARS + 1)]}, "words at most 100,000"),
         (tagger, "serving_default", {"text": contexts}, "text must be at most 3,200,000 cha"),
-        (module, "mlm", {**row, "mlm_positions": positions}, logits),
+        (module, "mlm", {**row, "mlm_positions": positions}, large),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             serve(served, signature, **inputs)

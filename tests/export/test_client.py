@@ -10,9 +10,11 @@ import functools
 import json
 import re
 import shutil
+import ssl
 import subprocess
 import sys
 import threading
+import urllib.request
 from concurrent import futures
 from pathlib import Path
 
@@ -26,10 +28,10 @@ from tensorflow_serving.config import model_server_config_pb2
 
 from albert_tf.storage.errors import UserError
 from export.records import serialize
-from export.serving import client, rollout
+from export.serving import client
 from tests.export.stand_in import QuietHandler, serving
 from tests.export.task_models import call
-from tests.jobs import free_port, run
+from tests.jobs import free_port, run, wait_for
 from tests.object_store import tls_context, write_certificate
 
 SERVING = Path(client.__file__).parent
@@ -204,25 +206,35 @@ def test_spans_are_read():
 
 def test_encrypted_connections(answer, tmp_path, grpc_service, rest_handler):
     files = write_certificate(tmp_path, ["localhost"])
-    credentials = grpc.ssl_server_credentials([tuple(file.read_bytes() for file in files)])
+    own = tmp_path / "client.pem"
+    own.write_bytes(b"".join(file.read_bytes() for file in files))
+    pair = [tuple(file.read_bytes() for file in files)]
+    credentials = grpc.ssl_server_credentials(pair, pair[0][1], require_client_auth=True)
+    context = tls_context(*files)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(files[1])
     ca_file = str(files[1])
+    trusted = {"ca_file": ca_file, "client_certificate": str(own)}
     expected = answer("serving_default", TEXTS)["pooled_output"]
     with (
         serving_grpc(grpc_service, credentials) as port,
-        serving(rest_handler, tls_context(*files)) as rest_port,
+        serving(rest_handler, context) as rest_port,
     ):
         for ask, url in (
             (client.ask_grpc, f"grpcs://localhost:{port}"),
             (client.ask_rest, f"https://localhost:{rest_port}"),
         ):
-            answers = ask(url, TEXTS, ca_file=ca_file)
+            answers = ask(url, TEXTS, **trusted)
             np.testing.assert_allclose(answers["pooled_output"], expected, rtol=1e-6)
-            with pytest.raises(ValueError, match=r"UNAVAILABLE|CERTIFICATE_VERIFY_FAILED"):
-                ask(url, TEXTS, timeout=5)
-            with pytest.raises(ValueError, match="--ca_file=/absent: "):
-                ask(url, TEXTS, ca_file="/absent")
-        with pytest.raises(ValueError, match=f"--ca_file={ca_file} is for grpcs://localhost"):
-            client.ask_grpc(f"localhost:{port}", TEXTS, ca_file=ca_file)
+            for given in ({}, {"ca_file": ca_file}):  # no authority, no certificate of the client
+                with pytest.raises(ValueError, match=r"UNAVAILABLE|SSL|Connection"):
+                    ask(url, TEXTS, timeout=5, **given)
+            for flag in trusted:
+                with pytest.raises(ValueError, match=f"--{flag}=/absent: "):
+                    ask(url, TEXTS, **{**trusted, flag: "/absent"})
+        for flag, path in trusted.items():
+            with pytest.raises(ValueError, match=f"--{flag}={path} is for grpcs://localhost"):
+                client.ask_grpc(f"localhost:{port}", TEXTS, **{flag: path})
 
 
 def test_the_program_prints_json_and_needs_no_tensorflow_over_rest(rest_server):
@@ -262,30 +274,51 @@ def test_the_model_config_is_one():
     assert "--tensorflow_inter_op_parallelism=2" in compose and "mem_limit" in compose
     # No port is open to other machines unless one says so.
     ports = re.findall(r'- "(.*):\d+:\d+"', compose)
-    assert ports == ["127.0.0.1", "127.0.0.1", "${PROXY_ADDRESS:-127.0.0.1}"]
+    assert ports == ["127.0.0.1"] * 2 + ["${PROXY_ADDRESS:-127.0.0.1}"] * 2
+
+
+SERVER = shutil.which("tensorflow_model_server")
 
 
 @pytest.mark.slow
-def test_tf_serving_itself(exported, answer, tmp_path):
-    binary = shutil.which("tensorflow_model_server")
-    if binary is None:
-        pytest.skip("no tensorflow_model_server on the path")
+@pytest.mark.skipif(SERVER is None, reason="no tensorflow_model_server on the path")
+@pytest.mark.parametrize("has_batching", [False, True])
+def test_tf_serving_itself(exported, answer, tmp_path, has_batching):
+    """Started with the flags and configs of compose.yaml, also with its commented flags."""
     port, rest_port = free_port(), free_port()
     url = f"http://127.0.0.1:{rest_port}"
-    config = (SERVING / "models.config").read_text()
-    (tmp_path / "models.config").write_text(config.replace("/models/albert", str(exported.parent)))
-    command = [binary, f"--port={port}", f"--rest_api_port={rest_port}"]
-    command += [f"--model_config_file={tmp_path}/models.config"]
-    command += ["--allow_version_labels_for_unavailable_models=true"]
-    process = subprocess.Popen(command)
+    for config in SERVING.glob("*.config"):
+        text = config.read_text().replace("/models/albert", str(exported.parent))
+        (tmp_path / config.name).write_text(text)
+    compose = (SERVING / "compose.yaml").read_text().replace("/config/", f"{tmp_path}/")
+    flags = re.findall(rf"(?m)^ *{'(?:# )?' if has_batching else ''}- (--\w+=\S+)", compose)
+    assert any("batching" in flag for flag in flags) == has_batching
+    process = subprocess.Popen([SERVER, f"--port={port}", f"--rest_api_port={rest_port}", *flags])
+
+    def is_ready():
+        try:
+            urllib.request.urlopen(f"{url}/v1/models/albert/labels/stable/metadata", timeout=60)
+        except OSError:
+            return False
+        return True
+
+    def check(ask):
+        for name, values in answer("serving_default", TEXTS).items():
+            np.testing.assert_allclose(ask(TEXTS)[name], values, rtol=1e-5, atol=1e-5)
+
     try:
-        rollout.Server(url, "albert", timeout=120.0).wait_labels({"stable": 1})
-        for answers in (
-            client.ask_grpc(f"127.0.0.1:{port}", TEXTS, label="stable"),
-            client.ask_rest(url, TEXTS, label=None),
-        ):
-            for name, values in answer("serving_default", TEXTS).items():
-                np.testing.assert_allclose(answers[name], values, rtol=1e-5, atol=1e-5)
+        wait_for(is_ready, [process], timeout=300)
+        asks = (client.ask_grpc, f"127.0.0.1:{port}"), (client.ask_rest, url)
+        asks = [
+            functools.partial(*ask, label=label)
+            for ask in asks
+            for label in ("stable", "canary", None)
+        ]
+        with futures.ThreadPoolExecutor(8) as pool:  # as many at once as batches are made of
+            list(pool.map(check, asks * 4))
+        for ask in asks[0], asks[3]:
+            with pytest.raises(UserError, match="previous"):  # a label that models.config lacks
+                ask(TEXTS, label="previous")
     finally:
         process.terminate()
         process.wait(30)

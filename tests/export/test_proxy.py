@@ -1,5 +1,6 @@
-"""The bounds of nginx.conf, by nginx itself in front of a stand-in for the REST port."""
+"""The bounds of nginx.conf, by nginx itself in front of stand-ins for the REST and gRPC ports."""
 
+import contextlib
 import gzip
 import http.client
 import http.server
@@ -9,14 +10,24 @@ import shutil
 import socket
 import subprocess
 import time
+from concurrent import futures
 from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
+from tensorflow_serving.apis import (
+    model_management_pb2,
+    model_service_pb2_grpc,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
 
+from albert_tf.storage.errors import UserError
 from export.serving import client, rollout
 from tests.export.stand_in import QuietHandler, serving
 from tests.jobs import free_port, wait_for
+from tests.object_store import write_certificate
 
 SERVING = Path(client.__file__).parent
 PREDICT = "/v1/models/albert/labels/stable:predict"
@@ -39,39 +50,59 @@ class Handler(QuietHandler):
         self.reply(200, {"model_version_status": [{"version": "1", "state": "AVAILABLE"}]})
 
 
-@pytest.fixture(scope="module")
-def port(tmp_path_factory):
-    """The port of nginx, with its limits of time ten times shorter, before the stand-in."""
+@contextlib.contextmanager
+def nginx(directory, rest, grpc_upstream, keys=None):
+    """Yields the ports of nginx for REST and gRPC, with its limits of time ten times shorter.
+
+    `keys` is a directory with the files that the commented lines of nginx.conf name.
+    """
     if not (MODULES / "ngx_http_js_module.so").exists():
         pytest.skip(f"no nginx with its module for JavaScript at {MODULES}")
-    directory = tmp_path_factory.mktemp("nginx")
-    port = free_port()
+    ports = free_port(), free_port()
     config = (SERVING / "nginx.conf").read_text()
     assert re.findall(r"timeout 10s", config) and "/config/bounds.js" in config
+    if keys:
+        config = re.sub("# (ssl_)", r"\1", re.sub(r"(listen \d+)", r"\1 ssl", config))
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     temporary = "".join(f"{kind}_temp_path {directory}/{kind};" for kind in kinds)
-    with serving(Handler) as upstream:
-        for ours, theirs in (
-            ("modules/", f"{MODULES}/"),
-            ("/config/", f"{SERVING}/"),
-            ("listen 8080", f"listen 127.0.0.1:{port}"),
-            ("albert:8501", f"127.0.0.1:{upstream}"),
-            ("timeout 10s", "timeout 1s"),
-            ("/tmp/nginx.pid", f"{directory}/pid"),
-            ("http {", f"http {{ {temporary}"),
-        ):
-            assert ours in config
-            config = config.replace(ours, theirs)
-        (directory / "nginx.conf").write_text(config)
-        command = [NGINX, "-p", str(directory), "-c", str(directory / "nginx.conf")]
-        # The workers must be able to write to the directory of the test.
-        command += ["-g", f"daemon off; user {directory.owner()} {directory.group()};"]
-        process = subprocess.Popen(command)
-        wait_for(lambda: not socket.socket().connect_ex(("127.0.0.1", port)), [process], timeout=60)
+    for ours, theirs in (
+        ("modules/", f"{MODULES}/"),
+        ("/config/", f"{SERVING}/"),
+        ("/keys/", f"{keys}/"),
+        ("listen 8080", f"listen 127.0.0.1:{ports[0]}"),
+        ("listen 8081", f"listen 127.0.0.1:{ports[1]}"),
+        ("albert:8501", f"127.0.0.1:{rest}"),
+        ("albert:8500", f"127.0.0.1:{grpc_upstream}"),
+        ("timeout 10s", "timeout 1s"),
+        ("/tmp/nginx.pid", f"{directory}/pid"),
+        ("http {", f"http {{ {temporary}"),
+    ):
+        assert ours in config
+        config = config.replace(ours, theirs)
+    (directory / "nginx.conf").write_text(config)
+    command = [NGINX, "-p", str(directory), "-c", str(directory / "nginx.conf")]
+    # The workers must be able to write to the directory of the test.
+    command += ["-g", f"daemon off; user {directory.owner()} {directory.group()};"]
+    process = subprocess.Popen(command)
+    try:
+        for port in ports:
+            wait_for(
+                lambda port=port: not socket.socket().connect_ex(("127.0.0.1", port)),
+                [process],
+                timeout=60,
+            )
         assert process.poll() is None
-        yield port
+        yield ports
+    finally:
         process.terminate()
         process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory):
+    """The port of nginx for REST, before the stand-in."""
+    with serving(Handler) as rest, nginx(tmp_path_factory.mktemp("nginx"), rest, 1) as (port, _):
+        yield port
 
 
 def send(port, body, path=PREDICT, headers=(), method="POST"):
@@ -118,6 +149,7 @@ def test_nested_large_and_other_requests_are_refused(port):
     assert send(port, b"{}", path="/monitoring/prometheus/metrics") == (404, False)
     assert send(port, None, "/monitoring/prometheus/metrics", method="GET") == (404, False)
     assert send(port, b"{}", method="PUT") == (403, False)
+    assert send(port, None, method="HEAD")[0] != 403
     # A path is matched as it is resolved, and passed as it was sent.
     for path in ("/monitoring/prometheus/metrics/../../../v1/", "/v1/../monitoring/"):
         assert send(port, None, path, method="GET") == (404, False)
@@ -155,3 +187,87 @@ def test_slow_clients_are_cut_off_and_never_reach_the_server(port):
             assert answer == b"" or b" 408 " in answer.splitlines()[0]
             assert 0.5 < time.monotonic() - started < 30
     assert not seen
+
+
+def test_errors_of_the_proxy_are_json_and_one_clear_line(tmp_path, port):
+    large, texts = {"text": ["a" * 300_000]}, {"text": ["a"]}
+    with pytest.raises(UserError, match=r"413: the request is too large for the proxy"):
+        client.ask_rest(f"http://127.0.0.1:{port}", large)
+    with nginx(tmp_path, rest=1, grpc_upstream=1) as ports:
+        with pytest.raises(UserError, match=r"502: no server behind the proxy"):
+            client.ask_rest(f"http://127.0.0.1:{ports[0]}", texts)
+        with pytest.raises(UserError, match=r"UNAVAILABLE: no server behind the proxy"):
+            client.ask_grpc(f"127.0.0.1:{ports[1]}", texts)
+
+    class OtherProxy(QuietHandler):
+        def do_POST(self):  # noqa: N802
+            self.body()
+            self.reply(int(re.findall("[0-9]+", self.path)[0]), "<html>a page</html>")
+
+    with serving(OtherProxy) as other:
+        for code, message in (
+            (413, "too large for the proxy"),
+            (502, "no server behind the proxy"),
+        ):
+            with pytest.raises(UserError, match=f"{code} .*: {message}"):
+                client.ask_rest(f"http://127.0.0.1:{other}/{code}", texts)
+
+
+class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
+    def Predict(self, request, context):  # noqa: N802
+        response = predict_pb2.PredictResponse()
+        response.outputs["got"].CopyFrom(request.inputs["text"])
+        return response
+
+
+class ModelService(model_service_pb2_grpc.ModelServiceServicer):
+    def HandleReloadConfigRequest(self, request, context):  # noqa: N802
+        return model_management_pb2.ReloadConfigResponse()
+
+
+@pytest.fixture(scope="module")
+def grpc_upstream():
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(PredictionService(), server)
+    model_service_pb2_grpc.add_ModelServiceServicer_to_server(ModelService(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port
+    server.stop(None)
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_grpc_clients_can_ask_and_change_nothing(tmp_path, grpc_upstream, has_keys):
+    trusted = {}
+    if has_keys:
+        key, certificate = write_certificate(tmp_path, ["localhost"])
+        for name, files in {
+            "server.pem": [certificate],
+            "server-key.pem": [key],
+            "clients.pem": [certificate],
+            "own.pem": [key, certificate],
+        }.items():
+            (tmp_path / name).write_bytes(b"".join(file.read_bytes() for file in files))
+        trusted = {"ca_file": str(certificate), "client_certificate": str(tmp_path / "own.pem")}
+    with nginx(tmp_path, 1, grpc_upstream, tmp_path if has_keys else None) as (rest, port):
+        server = f"{'grpcs://' if has_keys else ''}localhost:{port}"
+        assert client.ask_grpc(server, {"text": ["a", "é"]}, **trusted) == {"got": ["a", "é"]}
+        with pytest.raises(UserError, match=r"INVALID_ARGUMENT: .* too large for the proxy"):
+            client.ask_grpc(server, {"text": ["a" * 300_000]}, **trusted)
+        channel = client._channel(server, *(trusted or dict.fromkeys("ab")).values())
+        request = model_management_pb2.ReloadConfigRequest()
+        with pytest.raises(grpc.RpcError) as refused:
+            model_service_pb2_grpc.ModelServiceStub(channel).HandleReloadConfigRequest(request)
+        assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
+        assert "PredictionService (gRPC) alone" in refused.value.details()
+        if has_keys:
+            with pytest.raises(UserError, match="UNAUTHENTICATED: the proxy expected"):
+                client.ask_grpc(server, {"text": ["a"]}, ca_file=trusted["ca_file"])
+            for given, message in (
+                (trusted, "502: no server"),
+                ({**trusted, "client_certificate": None}, "400: .*no valid client"),
+            ):
+                with pytest.raises(UserError, match=message):
+                    client.ask_rest(f"https://localhost:{rest}", {"text": ["a"]}, **given)
+    with grpc.insecure_channel(f"127.0.0.1:{grpc_upstream}") as channel:  # not through nginx
+        assert model_service_pb2_grpc.ModelServiceStub(channel).HandleReloadConfigRequest(request)
