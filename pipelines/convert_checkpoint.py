@@ -65,7 +65,7 @@ def define_flags() -> None:
         "target_vocab",
         None,
         "New vocabulary for a pre-trained model. Pieces that are in both keep their embeddings. "
-        "Its text is prepared as its own settings say, else as the model's.",
+        "Its text is prepared as its own settings say.",
     )
     flags.DEFINE_bool(
         "has_pairs", False, "Whether a Hugging Face classifier was trained on pairs of texts."

@@ -134,12 +134,6 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
     """
     output_dir = settings.output_dir
     tokenizer = AlbertTokenizer(settings.spm_model_file, *settings.text_settings)
-    if not tokenizer.vocabulary.marks_first_word:
-        raise UserError(
-            f"--spm_model_file={settings.spm_model_file}: it was trained with "
-            "add_dummy_prefix=false, so the first word of a sentence would belong to the last word "
-            "of the sentence before: train it without this option"
-        )
     sizes = files.sizes(files.match_files(settings.input_file, "input_file"))
     units = plan_units(sizes, settings.shard_bytes)
     unit_job.claim(output_dir, _identity(settings, tokenizer, sizes, units))

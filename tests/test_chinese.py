@@ -4,12 +4,12 @@ import random
 
 import pytest
 
-from albert_tf.text.wordpiece import SPECIAL
+from albert_tf.text.wordpiece import WordPieceVocabulary
 from tests.builders import finetune_flags, tiny_config
 from tests.jobs import pretrain_flags, record_flags, run
 
 CHARACTERS = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳云腾致雨露结为霜"
-PIECES = [*SPECIAL, *CHARACTERS, "。", "？", "a", "##b"]
+PIECES = [*WordPieceVocabulary.special, *CHARACTERS, "。", "？", "a", "##b"]
 
 
 @pytest.mark.slow

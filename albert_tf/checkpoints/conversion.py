@@ -21,7 +21,6 @@ from albert_tf.checkpoints import (
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.settings import resolve
 from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
 
 FORMATS = ("albert_tf", "huggingface", "google")
@@ -45,8 +44,7 @@ def convert(
         model, further_notes = pretrained.fit_to_vocabulary(model, tokenizer)
         notes.extend(further_notes)
         if target_vocab:
-            recorded = resolve(target_vocab, {})
-            new = AlbertTokenizer(target_vocab, **{**tokenizer.settings._asdict(), **recorded})
+            new = AlbertTokenizer(target_vocab)
             model, note = _change_vocabulary(model, tokenizer, new)
             tokenizer = new
             notes.append(note)

@@ -232,9 +232,10 @@ def write_tokenizer(directory: str, tokenizer: AlbertTokenizer, max_length: int)
     transformers 5 returns no token_type_ids. `max_length` is used for truncation=True: without it,
     texts would not be truncated, and the model would fail on long texts.
     """
-    tokenizer.save(directory)
-    tokenizer_json.write(os.path.join(directory, tokenizer_json.FILE_NAME), tokenizer.vocabulary)
     vocabulary = tokenizer.vocabulary
+    path = os.path.join(directory, vocabulary.file_name)
+    files.write_atomically(path, vocabulary.model_bytes)
+    tokenizer_json.write(os.path.join(directory, tokenizer_json.FILE_NAME), vocabulary)
     names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
     special = dict(zip(names, vocabulary.special))
     values = {
@@ -278,6 +279,12 @@ def _write_card(
     if settings:
         lines += ["", "## Settings", "", "| setting | value |", "| --- | --- |"]
         lines += [f"| {name} | {value} |" for name, value in settings.items()]
+    lines += [
+        "",
+        "## Text",
+        "",
+        "A special piece in a text, such as `[SEP]`, is read as that piece.",
+    ]
     lines += ["", "## Data", "", _data(run), ""]
     files.write_atomically(os.path.join(directory, "README.md"), "\n".join(lines))
 

@@ -156,7 +156,7 @@ def load_tokenizer(model_dir: str, config: AlbertConfig) -> AlbertTokenizer:
     if rows != pieces:
         remedy = "they belong to different models"
         if rows > pieces:
-            remedy = "pipelines.convert_checkpoint drops the rows beyond the vocabulary"
+            remedy = "convert the original model again, which drops the rows beyond the vocabulary"
         raise UserError(
             f"{model_dir!r}: the vocabulary has {pieces} pieces, the config has vocab_size {rows}: "
             f"{remedy}"

@@ -20,7 +20,8 @@ from albert_tf.checkpoints import (
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
-from albert_tf.text.settings import unreachable
+from albert_tf.text.huggingface_files import check_tokens
+from albert_tf.text.settings import read_tokenizer_config, unreachable
 from albert_tf.text.tokenization import AlbertTokenizer
 
 # Embeddings are padded by fewer rows, at most to a multiple of this number.
@@ -191,7 +192,8 @@ def read_tokenizer(
     """Loads the tokenizer from the directory of a model.
 
     `spm_model_file` defaults to the directory's SentencePiece model (*.model) or, if there is none,
-    its WordPiece vocabulary (vocab*.txt). `text_settings` override what is recorded beside it.
+    its WordPiece vocabulary (vocab*.txt). `text_settings` override what is recorded beside it. The
+    directory of a Hugging Face model must name a tokenizer that is supported in any case.
     """
     if spm_model_file is None:
         found = files.find(os.path.join(directory, ""), "*.model")
@@ -202,4 +204,7 @@ def read_tokenizer(
                 "tokenizer.json is not read): name the right one with --spm_model_file"
             )
         [spm_model_file] = found
-    return AlbertTokenizer(spm_model_file, **(text_settings or {}))
+    tokenizer = AlbertTokenizer(spm_model_file, **(text_settings or {}))
+    read_tokenizer_config(directory)
+    check_tokens(directory, tokenizer.vocabulary.special)
+    return tokenizer

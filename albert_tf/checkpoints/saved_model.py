@@ -61,7 +61,7 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
     with refuse_unreadable(f"{path!r} does not hold its config's weights"):
         name_map.check_size(config, num_bytes, "ours", name_map.OUR_HEADS)
     provenance = os.path.join(path, files.PROVENANCE_FILE)
-    recorded = files.read_json(provenance)
+    recorded = {"keep_accents": False, "latex_quotes": False, **files.read_json(provenance)}
     settings = {name: recorded.get(name) for name in TextSettings._fields}
     for name, value in settings.items():
         if not isinstance(value, bool):

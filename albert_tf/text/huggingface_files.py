@@ -24,7 +24,7 @@ FILES = (
 
 # Tokenizers that split text as those of this project. Others split words first, or are defined by
 # code or by a tokenizer.json of any content.
-_CLASSES = ("AlbertTokenizer", "AlbertTokenizerFast", "BertTokenizer", "BertTokenizerFast")
+_CLASSES = ("AlbertTokenizer", "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 _SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 _MOST_NAMED = 5
 
@@ -35,16 +35,20 @@ def check_class(path: str, values: Mapping[str, object]) -> None:
     `values` has the keys of config.json and tokenizer_config.json, `path` is for the message.
     """
     name = values.get("tokenizer_class")
+    automatic = values.get("auto_map") or {}
+    if isinstance(automatic, dict) and "AutoTokenizer" in automatic:
+        name = f"code of its own ({automatic['AutoTokenizer']})"
     # What this project saves is loaded from its tokenizer.json, and records our own settings.
-    if name not in (None, *_CLASSES) and "latex_quotes" not in values:
-        raise UserError(
-            f"{path}: tokenizer_class is {shown(name)}, expected one of {', '.join(_CLASSES)}: "
-            "other tokenizers give other pieces than the model was trained on. If this one splits "
-            "text as one of those, change the value in the file"
-        )
+    elif name is None or str(name).removesuffix("Fast") in _CLASSES or "latex_quotes" in values:
+        return
+    raise UserError(
+        f"{path}: tokenizer_class is {shown(name)}, expected one of {', '.join(_CLASSES)}: "
+        "other tokenizers give other pieces than the model was trained on. If this one splits "
+        "text as one of those, change the value in the file"
+    )
 
 
-def check_setting(path: str, values: Mapping[str, object], name: str, ours: bool) -> None:
+def check_setting(path: str, values: Mapping[str, object], name: str, ours: bool | None) -> None:
     """Raises a UserError if a setting has another value than the one that we can do."""
     if values.get(name) not in (None, ours):
         raise UserError(
@@ -70,7 +74,9 @@ def check_tokens(directory: str, special: Sequence[str]) -> None:
                     f"{path}: {role} is {shown(theirs)}, expected {ours!r}: convert the model to a "
                     "vocabulary with our names of the special pieces"
                 )
-        added = [token for token in _added(name, found) if token not in special]
+        # These models read [CLS] and [SEP] instead of a text's begin and end of other names.
+        known = [*special, *(_content(found.get(role)) for role in ("bos_token", "eos_token"))]
+        added = [token for token in _added(name, found) if token not in known]
         if added := list(dict.fromkeys(added)):
             names = ", ".join(added[:_MOST_NAMED]) + ", ..." * (len(added) > _MOST_NAMED)
             raise UserError(

@@ -63,7 +63,7 @@ class SentencePieceVocabulary(Vocabulary):
                 f"{self.path!r} was trained with treat_whitespace_as_suffix: expected a vocabulary "
                 "with the boundary mark at the beginning of words; train it without this option"
             )
-        self.marks_first_word = model.normalizer_spec.add_dummy_prefix
+        self._marks_first_word = model.normalizer_spec.add_dummy_prefix
         is_textless = (processor.is_control, processor.is_unknown)
         in_text = [
             piece
@@ -165,7 +165,16 @@ class SentencePieceVocabulary(Vocabulary):
         Deviation: in the reference, a piece starts a word if it contains a character other than
         A-Z, a-z and common punctuation, so numbers and other scripts have no whole words.
         Punctuation of several characters (`...`) continues a word in the reference.
+
+        Raises a UserError if the first word of a text has no boundary mark (add_dummy_prefix is
+        false): in records it would belong to the last word of the sentence before.
         """
+        if not self._marks_first_word:
+            raise UserError(
+                f"{self.path!r} was trained with add_dummy_prefix=false, so the first word of a "
+                "sentence looks like a part of the word before: expected a vocabulary that is "
+                "trained without this option"
+            )
         processor = self._processor
 
         def begins(piece_id: int, piece: str) -> bool:

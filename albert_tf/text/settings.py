@@ -59,16 +59,15 @@ def resolve(vocabulary_file: str, given: Mapping[str, bool | None]) -> dict[str,
     settings are not supported.
     """
     stated = {name: value for name, value in given.items() if value is not None}
-    if trained := _trained_with(vocabulary_file):
-        for name in stated.keys() & trained.keys():
-            if stated[name] != trained[name]:
-                raise UserError(
-                    f"--{name}={str(stated[name]).lower()}, but {vocabulary_file!r} was trained "
-                    f"with --{name}={str(trained[name]).lower()} (see "
-                    f"{settings_path(vocabulary_file)}): omit the flag, or train another vocabulary"
-                )
-        return {**trained, **stated}
-    return {**read_tokenizer_config(os.path.dirname(vocabulary_file)), **stated}
+    trained = _trained_with(vocabulary_file)
+    for name in stated.keys() & trained.keys():
+        if stated[name] != trained[name]:
+            raise UserError(
+                f"--{name}={str(stated[name]).lower()}, but {vocabulary_file!r} was trained "
+                f"with --{name}={str(trained[name]).lower()} (see "
+                f"{settings_path(vocabulary_file)}): omit the flag, or train another vocabulary"
+            )
+    return {**read_tokenizer_config(os.path.dirname(vocabulary_file)), **trained, **stated}
 
 
 def _trained_with(vocabulary_file: str) -> dict[str, bool]:
@@ -104,6 +103,7 @@ def read_tokenizer_config(directory: str) -> dict[str, bool]:
         known["keep_accents"] = not strips
         if known.get("do_lower_case") is False:
             huggingface_files.check_setting(path, found, "strip_accents", False)
+    huggingface_files.check_setting(path, found, "never_split", None)
     for name in ("remove_space", "tokenize_chinese_chars", "do_basic_tokenize"):
         huggingface_files.check_setting(path, found, name, True)
     return known
@@ -132,7 +132,7 @@ def remove_marks(text: str) -> str:
 
 
 def loses_marks(text: str) -> bool:
-    """Returns whether remove_marks makes a text that SentencePiece reads otherwise."""
+    """Returns whether removing the marks of a text changes its pieces."""
     normalize = unicodedata.normalize  # SentencePiece composes characters (NFKC)
     return normalize("NFKC", remove_marks(text)) != normalize("NFKC", text)
 
@@ -166,6 +166,7 @@ def check_reachable(
             record = json.dumps({"settings": {name: name == "keep_accents"}})
             raise UserError(
                 f"{path}: {len(lost):,} of {len(pieces):,} pieces have {what}, such as "
-                f"{lost[-1]!r}, and nothing records whether text keeps them: give --{name}=true or "
-                f"--{name}=false, or write {record} to {settings_path(path)}"
+                f"{lost[-1]!r}, and nothing records whether text keeps them: write {record}, or "
+                f"the opposite, to {settings_path(path)} (programs that read foreign vocabularies "
+                f"also accept --{name})"
             )

@@ -74,8 +74,6 @@ class AlbertTokenizer:
 
     Attributes:
       vocabulary: see SentencePieceVocabulary and WordPieceVocabulary.
-      settings: TextSettings, how text is prepared.
-      pieces: texts of all pieces, by id.
       pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special pieces.
       sha256: hash of the vocabulary file.
 
@@ -95,12 +93,25 @@ class AlbertTokenizer:
             keep_accents=keep_accents,
             latex_quotes=latex_quotes,
         )
-        self.settings, self.pieces = self.vocabulary.settings, self.vocabulary.pieces
-        self.vocab_size = len(self.pieces)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.vocabulary.special_ids
         )
         self.sha256 = hashlib.sha256(self.vocabulary.model_bytes).hexdigest()
+
+    @property
+    def settings(self) -> TextSettings:
+        """How text is prepared."""
+        return self.vocabulary.settings
+
+    @property
+    def pieces(self) -> list[str]:
+        """The texts of all pieces, by id."""
+        return self.vocabulary.pieces
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of pieces."""
+        return len(self.pieces)
 
     @property
     def is_wordpiece(self) -> bool:

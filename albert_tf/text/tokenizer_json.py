@@ -9,6 +9,8 @@ Deviation: a file of that library cannot express the following.
 - SentencePiece adds scores in float32, the library in float64. Segmentations with nearly equal
   scores may differ.
 - The library has its own Unicode tables, so rare characters differ between versions.
+- If both texts of a pair are truncated to an odd number of pieces, the library gives the second
+  text the additional piece, as opposed to the reference and this project.
 """
 
 from __future__ import annotations

@@ -20,8 +20,6 @@ class Vocabulary:
       pieces: texts of all pieces, by id.
       special: texts of padding, unknown, [CLS], [SEP] and [MASK].
       special_ids: their ids.
-      marks_first_word: whether the first word of a text has the same pieces as other words. If not,
-        word_starts does not know where it begins.
 
     Raises a UserError if the content is not a vocabulary of this type.
     """
@@ -29,7 +27,6 @@ class Vocabulary:
     file_name: ClassVar[str]  # in a model directory
     special: ClassVar[tuple[str, ...]]
     hint: ClassVar[str]  # what to do if a special piece is missing
-    marks_first_word = True
 
     def __init__(self, path: str, model_bytes: bytes, settings: TextSettings):
         self.path, self.model_bytes, self.settings = path, model_bytes, settings

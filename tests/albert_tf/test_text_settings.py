@@ -4,15 +4,14 @@ import copy
 import functools
 import json
 import pickle
+import shutil
 
 import pytest
 
+from albert_tf.checkpoints.pretrained import read_tokenizer
 from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
 from albert_tf.text.wordpiece import WordPieceVocabulary
-from pipelines.create_pretraining_data import create_pretraining_data
-from pipelines.data.beam_job import Workers
-from pipelines.data.shard_writer import Settings
 from tests import vocabularies
 from tests.builders import raises_one_line
 
@@ -22,7 +21,8 @@ TEXT = "The Fox said `` no '' to Émile and Élan in Été".split()
 @pytest.fixture(params=["spiece.model", "vocab.txt"])
 def vocabulary(request, tmp_path):
     """A cased vocabulary with accents, and nothing that records it."""
-    path = tmp_path / request.param
+    path = tmp_path / "model" / request.param
+    path.parent.mkdir()
     if request.param == "vocab.txt":
         path.write_text("\n".join([*WordPieceVocabulary.special, *dict.fromkeys(TEXT)]) + "\n")
     else:
@@ -38,9 +38,9 @@ def of_hugging_face(path, **values):
 
 
 def test_settings_of_a_cased_vocabulary_must_be_known(vocabulary):
-    with raises_one_line(r"pieces have capitals, such as .*--do_lower_case=true or --do_lower_cas"):
+    with raises_one_line(r"pieces have capitals, such as .*: write .*, or the opposite, to .*json"):
         AlbertTokenizer(vocabulary)
-    with raises_one_line(r"pieces have accents .*--keep_accents=true or --keep_accents=false"):
+    with raises_one_line(r"pieces have accents .*also accept --keep_accents"):
         AlbertTokenizer(vocabulary, do_lower_case=True)
     assert AlbertTokenizer(vocabulary, True, False).settings == (True, False, False)
     record = {"settings": {"do_lower_case": False, "keep_accents": True}}
@@ -54,6 +54,11 @@ def test_settings_beside_a_vocabulary_of_hugging_face(vocabulary):
     is_wordpiece = vocabulary.suffix == ".txt"
     of_hugging_face(vocabulary)
     assert AlbertTokenizer(vocabulary).settings == (False, True, not is_wordpiece)
+    # What PREFIX.json states leaves the other settings, and the checks, as they are.
+    record = vocabulary.with_suffix(".json")
+    record.write_text('{"settings": {"do_lower_case": true}}')
+    assert AlbertTokenizer(vocabulary).settings == (True, True, not is_wordpiece)
+    record.unlink()
     of_hugging_face(vocabulary, latex_quotes=False)
     assert AlbertTokenizer(vocabulary).settings == (False, True, False)
     assert AlbertTokenizer(vocabulary, do_lower_case=True).settings.do_lower_case
@@ -68,6 +73,8 @@ def test_settings_beside_a_vocabulary_of_hugging_face(vocabulary):
             {"tokenizer_class": "CamembertTokenizer"},
             "'CamembertTokenizer', expected",
         ),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": "own.Own"}}, r"its own \(own.Own"),
+        ("tokenizer_config.json", {"never_split": ["<e>"]}, "never_split is "),
         ("added_tokens.json", {"<e1>": 99, "</e1>": 100}, r"added tokens \(<e1>, </e1>\), which"),
         ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<e>"}}}, r"\(<e>\)"),
         ("tokenizer.json", {"added_tokens": [{"id": 9, "content": "<e>"}]}, r"\(<e>\)"),
@@ -77,21 +84,28 @@ def test_settings_beside_a_vocabulary_of_hugging_face(vocabulary):
         ("added_tokens.json", {f"<e{i}>": i for i in range(9)}, r"\(<e0>, .*<e4>, \.\.\.\)"),
     ],
 )
-def test_what_their_tokenizers_do_and_ours_do_not(vocabulary, name, content, message):
+def test_what_their_tokenizers_do_and_ours_do_not(vocabulary, tmp_path, name, content, message):
     of_hugging_face(vocabulary)
     known = json.loads((vocabulary.parent / "tokenizer_config.json").read_text())
     known = known if name == "tokenizer_config.json" else {}
     (vocabulary.parent / name).write_text(json.dumps({**known, **content}))
     with raises_one_line(message):
         AlbertTokenizer(vocabulary)
+    # Nor does a vocabulary from elsewhere make the model's tokenizer one of ours.
+    elsewhere = shutil.copy(vocabulary, tmp_path / f"elsewhere{vocabulary.suffix}")
+    elsewhere.with_suffix(".json").write_text('{"settings": {"keep_accents": true}}')
+    with raises_one_line(message):
+        read_tokenizer(str(vocabulary.parent), str(elsewhere), {"do_lower_case": False})
 
 
 def test_special_tokens_are_no_added_tokens(vocabulary):
-    of_hugging_face(vocabulary, tokenizer_class="AlbertTokenizerFast", cls_token="[CLS]")
+    of_hugging_face(vocabulary, tokenizer_class="ElectraTokenizerFast", bos_token="<s>")
     added = [
         {"id": i, "content": piece} for i, piece in enumerate(AlbertTokenizer(vocabulary).pieces)
     ]
     (vocabulary.parent / "tokenizer.json").write_text(json.dumps({"added_tokens": added[:5]}))
+    decoder = {"added_tokens_decoder": {"5": {"content": "<s>"}}, "bos_token": "<s>"}
+    (vocabulary.parent / "special_tokens_map.json").write_text(json.dumps(decoder))
     assert AlbertTokenizer(vocabulary).settings.keep_accents
 
 
@@ -131,11 +145,9 @@ def test_words_whose_pieces_are_marked_otherwise(tmp_path):
     train = functools.partial(vocabularies.train, lines=TEXT * 3, vocab_size=99)
     with raises_one_line("trained with treat_whitespace_as_suffix: expected"):
         AlbertTokenizer(train(tmp_path / "suffix", treat_whitespace_as_suffix=True))
-    model = train(tmp_path / "no_prefix", add_dummy_prefix=False)
-    (tmp_path / "text.txt").write_text("\n".join(TEXT))
-    settings = Settings(str(tmp_path / "text.txt"), str(tmp_path / "records"), str(model), 16)
+    tokenizer = AlbertTokenizer(train(tmp_path / "no_prefix", add_dummy_prefix=False))
     with raises_one_line("trained with add_dummy_prefix=false, so the first word of a sentence"):
-        create_pretraining_data(settings, Workers(num_workers=1))
+        tokenizer.word_starts()
 
 
 def test_bytes_are_decoded_as_characters(tmp_path):
