@@ -69,12 +69,9 @@ def map_sorted_rows(
         fitting = tf.reduce_sum(tf.cast(pieces <= _PIECES_AT_ONCE, tf.int32))
         end = tf.minimum(begin + tf.clip_by_value(fitting, 1, most_rows), num_rows)
         longest = lengths[end - 1]
-        part = {
-            name: tensor[begin:end, :longest]
-            if tensor.shape.rank == 2 and not keep_padding
-            else tensor[begin:end]
-            for name, tensor in rows.items()
-        }
+        part = {name: tensor[begin:end] for name, tensor in rows.items()}
+        if not keep_padding:
+            part = {name: t[:, :longest] if t.shape.rank == 2 else t for name, t in part.items()}
         outputs = compute(part)
         arrays = {name: array.write(number, outputs[name]) for name, array in arrays.items()}
         return number + 1, end, arrays
