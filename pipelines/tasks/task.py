@@ -67,7 +67,8 @@ class Task(abc.ABC):
       columns: maps a field to its column, or to None if there is no such column.
       fields: maps a field to its default column. Empty if the task has its own file format.
       stored: names of the constructor's arguments that are stored in task.json.
-      best_metric: name of the metric in `score` that selects the best checkpoint (the highest).
+      best_metric: name of the metric in `score` that selects the best checkpoint (the highest;
+        between equal ones, that of the lowest loss on dev).
       block_size: maximum number of examples to tokenize at once.
       sequences_per_example: see Sequences.
     """
@@ -152,7 +153,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
-        """Returns a dict of label arrays for training. Each has shape [features, ...]."""
+        """Returns a dict of label arrays for `losses`. Each has shape [features, ...]."""
 
     def owners(self, features: list) -> Sequence[int]:
         """Returns the index of the example for each feature. Indices are in ascending order."""
