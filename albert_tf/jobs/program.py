@@ -204,8 +204,8 @@ def _message(error: Exception) -> str:
         return message
     if is_disk_full(error):
         # TensorFlow's message starts with the path, an OSError may have none.
-        path, found, _ = text.partition("; No space left")
-        path = path if found else getattr(error, "filename", None)
+        named, found, _ = text.partition("; No space left")
+        path = named if found else getattr(error, "filename", None)
         return disk_full((os.path.dirname(path) or ".") if path else "the output directory")
     if type(error).__name__ == "ResourceExhaustedError":
         return (

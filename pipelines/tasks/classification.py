@@ -202,7 +202,7 @@ class ClassificationTask(LabelledTask):
         return super().encode(examples, tokenizer, max_seq_length, training)
 
     def _weigh(self, labels: np.ndarray) -> None:
-        """Sets the weights of the labels, given those of the training examples."""
+        """Sets the weights of the labels, given the label array of the training examples."""
         if self.is_regression and len(set(labels)) == 1:
             paths = ", ".join(self.files.get("train", [self.name]))
             raise UserError(

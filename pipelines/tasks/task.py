@@ -68,9 +68,10 @@ class Task(abc.ABC):
       fields: maps a field to its default column. Empty if the task has its own file format.
       stored: names of the constructor's arguments that are stored in task.json.
       best_metric: name of the metric in `score` that selects the best checkpoint (the highest;
-        between equal ones, that of the lowest loss on dev).
+        between equal ones, the lowest loss on dev decides).
       block_size: maximum number of examples to tokenize at once.
       sequences_per_example: see Sequences.
+      has_dev_loss: whether a prediction has the outputs that `losses` needs.
     """
 
     best_metric: str
@@ -78,6 +79,7 @@ class Task(abc.ABC):
     stored: ClassVar[tuple[str, ...]] = ()
     block_size = 1000
     sequences_per_example = 1
+    has_dev_loss = True
 
     def __init__(self, name: str, files: Files, columns: Columns | None = None):
         self.name = name

@@ -115,7 +115,7 @@ def make_evaluation(
     If `is_stopped` returns True, `evaluate` returns {}. The prefix `heldout_` marks the results of
     metrics.pretraining_metrics and the metrics in `known`, which do not depend on the weights. The
     metrics `layers/...` are the mean distance and angle between input and output of each layer.
-    `evaluate` also prints the accuracies, beside that of always predicting the most frequent piece,
+    `evaluate` also prints the accuracies and a baseline: always predicting the most frequent piece,
     which `id_to_piece` names.
     """
     accuracies: list[float] = []  # masked-LM accuracy at [MASK] of each evaluation
@@ -145,7 +145,7 @@ def make_evaluation(
 
 
 def _summary(scalars: Mapping[str, float], most_frequent: str) -> str:
-    """Describes the accuracies of an evaluation, beside that of always predicting one piece."""
+    """Describes the accuracies of an evaluation and the baseline of always predicting one piece."""
     at_mask = "heldout_masked_lm_at_mask_accuracy"
     name, where = (at_mask, " at [MASK]") if at_mask in scalars else (_MASKED_LM, "")
     order = [

@@ -173,7 +173,8 @@ def _score_dev(
     if outputs is None:
         return {}
     metrics = task.score(task.answers(split.examples, split.features, outputs).rows())
-    metrics = {**metrics, "loss": mean_loss(task, outputs, labels)}
+    if task.has_dev_loss:
+        metrics = {**metrics, "loss": mean_loss(task, outputs, labels)}
     return {f"dev_{name}": value for name, value in metrics.items()}
 
 
