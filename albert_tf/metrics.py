@@ -16,9 +16,9 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
 
     Losses are in nats. `masked_lm_loss` is the mean per predicted piece, `sentence_order_loss` the
     mean per example with an order label, and `loss` their unweighted sum. For `openings` and
-    `inside` see order_kinds. `separator` refers to the order predicted at [SEP]. If `sums` contains
-    `masked_lm_at_mask`, there are metrics of the predictions at [MASK] alone. Metrics without
-    examples are omitted.
+    `inside` see order_kinds. `separator` refers to the order predicted at [SEP]. `..._pairs` are
+    numbers of order labels. If `sums` contains `masked_lm_at_mask`, there are metrics of the
+    predictions at [MASK] alone. Metrics without examples are omitted.
     """
     metrics = {}
     for name, values in sums.items():
@@ -26,6 +26,8 @@ def pretraining_metrics(sums: dict[str, dict[str, float]]) -> dict[str, float]:
         if weight and name != "openings":
             metrics[f"{name}_loss"] = float(values["loss"]) / weight
             metrics[f"{name}_accuracy"] = float(values["correct"]) / weight
+            if name == "sentence_order":
+                metrics["sentence_order_pairs"] = weight
             if name in PRETRAINING_OBJECTIVES:
                 metrics["loss"] = metrics.get("loss", 0.0) + metrics[f"{name}_loss"]
     for kind, (correct, pairs) in order_kinds(sums).items():

@@ -217,7 +217,8 @@ def pretrain(
         if loop.eval_steps:
             scored = functools.partial(model, num_hidden_layers=depth, hidden_states=True)
             score = make_scoring(strategy, scored, heldout, config.vocab_size, tokenizer.mask_id)
-            evaluate = make_evaluation(score, baselines, loop.eval_steps)
+            named = tokenizer.id_to_piece
+            evaluate = make_evaluation(score, baselines, loop.eval_steps, named)
         return Stage(first_step, _train_step(model, optimizer, settings, depth), rates, evaluate)
 
     with run.hold(identity):

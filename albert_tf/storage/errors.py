@@ -36,7 +36,7 @@ def is_disk_full(error: Exception) -> bool:
 
 
 def disk_full(directory: str, num_bytes: int | None = None) -> str:
-    """Returns the message about a full disk, of which a file needs `num_bytes` more if known."""
+    """Returns the message about a full disk. `num_bytes` is the missing space, if known."""
     space = "space" if num_bytes is None else f"{max(1, math.ceil(num_bytes / 1e6)):,} MB"
     return f"the disk is full: free {space} at {directory}, then run the same command again"
 

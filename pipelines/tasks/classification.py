@@ -16,9 +16,10 @@ from albert_tf.jobs.decision import decided
 from albert_tf.kinds import UNSURE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
 from .labelled_task import LabelledTask
 from .reading.examples import AnyExample, id_and_label
-from .reading.sequences import Encoder, Packed
+from .reading.sequences import Encoder, Packed, Sequences
 from .reading.split_report import describe_labels, describe_texts, warn_of_rounding
 from .reading.tables import as_label, as_number, read_rows, read_table, write_table
 from .scoring.confidence import confidence, tempered
@@ -112,7 +113,7 @@ class ClassificationTask(LabelledTask):
         super().__init__(name, files, columns, labels)
         self.quoting = quoting
         self.class_weights = class_weights
-        self._weights: np.ndarray | None = None  # float32 [labels], set by `targets`
+        self._weights: np.ndarray | None = None  # float32 [labels], set by `_weigh`
         self.is_regression = is_regression
         self.metrics = metrics or (
             ("pearson", "spearman") if is_regression else ("accuracy", "macro_f1")
@@ -193,9 +194,16 @@ class ClassificationTask(LabelledTask):
         tokens = encoder.truncate_and_pack(firsts, seconds, has_second)
         return tokens, full_lengths + of_second + 2 + has_second, examples
 
-    def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
-        """See Task.targets. Returns numbers, float32 [n], or label indices, int32 [n]."""
-        labels = self.label_array(examples)
+    def encode(
+        self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
+    ) -> tuple[Sequences, list]:
+        """See Task.encode. Training examples also determine the weights of the labels."""
+        if training:
+            self._weigh(self.label_array(examples))
+        return super().encode(examples, tokenizer, max_seq_length, training)
+
+    def _weigh(self, labels: np.ndarray) -> None:
+        """Sets the weights of the labels, given the label array of the training examples."""
         if self.is_regression and len(set(labels)) == 1:
             paths = ", ".join(self.files.get("train", [self.name]))
             raise UserError(
@@ -212,6 +220,10 @@ class ClassificationTask(LabelledTask):
                 self.check_known(label, "--class_weights", is_in_row=False)
             weights = [self.class_weights.get(label, 1.0) for label in self.labels]
             self._weights = np.array(weights, np.float32)
+
+    def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
+        """See Task.targets. Returns numbers, float32 [n], or label indices, int32 [n]."""
+        labels = self.label_array(examples)
         return {"labels": labels.astype(np.float32) if self.is_regression else labels}
 
     def summarise(self, examples: list[Example]) -> list[str]:

@@ -62,6 +62,8 @@ class SquadTask(Task):
     def __post_init__(self):
         super().__init__("squad_v2" if self.may_be_impossible else "squad_v1", self.files)
         self._told: set[str] = set()
+        # For prediction, the reference's head searches beams instead of computing all logits.
+        self.has_dev_loss = not self.has_answerability_head
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
@@ -136,7 +138,7 @@ class SquadTask(Task):
         labels = []
         for window in features:
             question, paragraph = examples[window.example], window.paragraph
-            has_answer = not question.is_impossible and len(paragraph.pieces)
+            has_answer = question.answers and not question.is_impossible and len(paragraph.pieces)
             labels.append(window.find(*question.answers[0]) if has_answer else (0, 0, 1))
         names = ("start_positions", "end_positions", "is_impossible")
         return dict(zip(names, np.array(labels, np.int32).T))

@@ -67,9 +67,11 @@ class Task(abc.ABC):
       columns: maps a field to its column, or to None if there is no such column.
       fields: maps a field to its default column. Empty if the task has its own file format.
       stored: names of the constructor's arguments that are stored in task.json.
-      best_metric: name of the metric in `score` that selects the best checkpoint (the highest).
+      best_metric: name of the metric in `score` that selects the best checkpoint (the highest;
+        between equal ones, the lowest loss on dev decides).
       block_size: maximum number of examples to tokenize at once.
       sequences_per_example: see Sequences.
+      has_dev_loss: whether a prediction has the outputs that `losses` needs.
     """
 
     best_metric: str
@@ -77,6 +79,7 @@ class Task(abc.ABC):
     stored: ClassVar[tuple[str, ...]] = ()
     block_size = 1000
     sequences_per_example = 1
+    has_dev_loss = True
 
     def __init__(self, name: str, files: Files, columns: Columns | None = None):
         self.name = name
@@ -152,7 +155,7 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
-        """Returns a dict of label arrays for training. Each has shape [features, ...]."""
+        """Returns a dict of label arrays for `losses`. Each has shape [features, ...]."""
 
     def owners(self, features: list) -> Sequence[int]:
         """Returns the index of the example for each feature. Indices are in ascending order."""

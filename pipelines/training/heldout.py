@@ -11,9 +11,11 @@ import tensorflow as tf
 from albert_tf import losses, metrics
 from albert_tf.checkpoints.model_directory import recorded_settings
 from albert_tf.storage.errors import UserError
+from .metrics_log import accuracy_text
 
 # A plateau has at least so many steps and evaluations.
 _PLATEAU_STEPS, _PLATEAU_EVALUATIONS = 200, 3
+_MASKED_LM = "heldout_masked_lm_accuracy"
 _PLATEAU = (
     "warning: held-out masked-LM accuracy at [MASK] stays at {accuracy:.1%}; the most frequent "
     "piece alone gives {baseline:.1%}. The model only predicts frequent pieces: it does not use "
@@ -106,12 +108,15 @@ def make_evaluation(
     score: Callable[[Callable[[int], bool]], dict[str, Any] | None],
     known: Mapping[str, float],
     eval_steps: int,
+    id_to_piece: Callable[[int], str],
 ) -> Callable[[Callable[[], bool]], dict[str, float]]:
     """Returns a function `evaluate(is_stopped)` that returns the metrics to log.
 
     If `is_stopped` returns True, `evaluate` returns {}. The prefix `heldout_` marks the results of
     metrics.pretraining_metrics and the metrics in `known`, which do not depend on the weights. The
     metrics `layers/...` are the mean distance and angle between input and output of each layer.
+    `evaluate` also prints the accuracies and a baseline: always predicting the most frequent piece,
+    which `id_to_piece` names.
     """
     accuracies: list[float] = []  # masked-LM accuracy at [MASK] of each evaluation
     evaluations = max(_PLATEAU_EVALUATIONS, 1 + math.ceil(_PLATEAU_STEPS / eval_steps))
@@ -122,12 +127,14 @@ def make_evaluation(
             return {}
         values = {**metrics.pretraining_metrics(totals["losses"]), **known}
         scalars = {f"heldout_{name}": value for name, value in values.items()}
+        targets = totals["targets"]
+        baseline = float(targets.max() / max(targets.sum(), 1))
+        scalars["heldout_most_frequent_accuracy"] = baseline
+        print(_summary(scalars, id_to_piece(int(targets.argmax()))), flush=True)
         for name, means in metrics.layer_means(totals["layers"]).items():
             scalars.update({f"layers/{name}_{i:02d}": mean for i, mean in enumerate(means, 1)})
         if "masked_lm_at_mask_accuracy" in values:
             accuracies.append(values["masked_lm_at_mask_accuracy"])
-            targets = totals["targets"]
-            baseline = float(targets.max() / targets.sum())
             # Warn only once per plateau.
             is_new = not knows_frequencies_only(accuracies[:-1], baseline, evaluations)
             if is_new and knows_frequencies_only(accuracies, baseline, evaluations):
@@ -135,6 +142,24 @@ def make_evaluation(
         return scalars
 
     return evaluate
+
+
+def _summary(scalars: Mapping[str, float], most_frequent: str) -> str:
+    """Describes the accuracies of an evaluation and the baseline of always predicting one piece."""
+    at_mask = "heldout_masked_lm_at_mask_accuracy"
+    name, where = (at_mask, " at [MASK]") if at_mask in scalars else (_MASKED_LM, "")
+    order = [
+        accuracy_text(name, scalars)
+        for name in (
+            f"heldout_{kind}_accuracy" for kind in ("sentence_order", "openings", "inside")
+        )
+        if name in scalars
+    ]
+    masked = (
+        f"held out: {100 * scalars.get(name, math.nan):.1f} % of pieces{where} "
+        f"({100 * scalars['heldout_most_frequent_accuracy']:.1f} % always {most_frequent!r})"
+    )
+    return ", ".join([masked, *order])
 
 
 def knows_frequencies_only(accuracies: Sequence[float], baseline: float, evaluations: int) -> bool:

@@ -13,6 +13,7 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 from absl import logging
@@ -27,6 +28,8 @@ _CHANCE = {
     "openings_accuracy": 0.5,
     "inside_accuracy": 0.5,
 }
+
+_BASELINE = "heldout_most_frequent_accuracy"  # of always predicting the most frequent piece
 
 
 class MetricsLog:
@@ -57,9 +60,10 @@ class MetricsLog:
             files.write_atomically(self._path, self._lines())
             self._writer = tf.summary.create_file_writer(self._curves)
 
-    def values(self, name: str, since: int = 0) -> list[float]:
-        """Returns the values of a metric that were logged after step `since`, in order."""
-        return [entry[name] for entry in self._entries if entry["step"] > since and name in entry]
+    def entries(self, names: Iterable[str], since: int = 0) -> list[dict[str, float]]:
+        """Returns the entries after step `since` that have one of the metrics, in order."""
+        names = set(names)
+        return [e for e in self._entries if e["step"] > since and not names.isdisjoint(e)]
 
     def has(self, name: str, step: int) -> bool:
         """Returns True if a metric was logged at a step."""
@@ -118,6 +122,15 @@ class MetricsLog:
         return "".join(json.dumps(entry) + "\n" for entry in self._entries)
 
 
+def accuracy_text(name: str, scalars: Mapping[str, float]) -> str:
+    """Formats an accuracy with the number of its labels, if known: `openings acc 1.000 of 2`."""
+    kind = name.removesuffix("_accuracy")
+    pairs = scalars.get(f"{kind}_pairs")
+    of_pairs = "" if pairs is None else f" of {pairs:,.0f}"
+    shown = kind.removeprefix("heldout_").replace("_", " ")
+    return f"{shown} acc {scalars[name]:.3f}{of_pairs}"
+
+
 def read_metrics(model_dir: str) -> list[dict[str, float]]:
     """Returns the entries of MODEL_DIR/metrics.jsonl. Skips truncated and damaged lines."""
     path = os.path.join(model_dir, "metrics.jsonl")
@@ -165,6 +178,9 @@ def draw_curves(model_dir: str) -> str:
         for curve, style in styles.items():
             if points := [(e["step"], e[curve]) for e in entries if curve in e]:
                 axis.plot(*zip(*points), style, linewidth=1.2, markersize=3)
+        if name == "masked_lm_accuracy":
+            for baseline in [e[_BASELINE] for e in entries if _BASELINE in e][-1:]:
+                axis.axhline(baseline, color="black", linestyle=":", linewidth=1)
         if name in _CHANCE:
             axis.axhline(_CHANCE[name], color="black", linestyle=":", linewidth=1)
         kind = name.removesuffix("_accuracy")

@@ -23,9 +23,8 @@ class Objective(NamedTuple):
         the contribution of this part to the loss, a float32 scalar.
       metrics: takes sums. Returns a dict of metrics to log. Empty if there are no examples.
       zero_sums: takes no arguments. Returns the sums of an empty batch.
-      best_metric: name of the evaluation metric that selects MODEL_DIR/best. Higher is better.
-      former_best_metric: the best_metric of earlier versions. A run that such a version began
-        keeps it, so that the best weights of its directory are not replaced by worse ones.
+      best_by: names of the evaluation metrics that select MODEL_DIR/best. A later one decides only
+        between equal values of those before. For losses, lower is better; for others, higher.
     """
 
     weights: Callable[[dict], dict]
@@ -33,8 +32,7 @@ class Objective(NamedTuple):
     loss: Callable[[dict, dict], tf.Tensor]
     metrics: Callable[[dict], dict[str, float]]
     zero_sums: Callable[[], dict]
-    best_metric: str = ""
-    former_best_metric: str = ""
+    best_by: tuple[str, ...] = ()
 
 
 def pretraining_objective(order_weight: float = 1.0) -> Objective:
@@ -45,6 +43,6 @@ def pretraining_objective(order_weight: float = 1.0) -> Objective:
         loss=functools.partial(losses.pretraining_loss, order_weight=order_weight),
         metrics=metrics.pretraining_metrics,
         zero_sums=lambda: losses.zero_sums(losses.PRETRAINING_SUMS),
-        best_metric="heldout_masked_lm_at_mask_accuracy",
-        former_best_metric="heldout_masked_lm_accuracy",
+        # The accuracy stands still while a model learns only the frequencies of pieces.
+        best_by=("heldout_masked_lm_at_mask_loss", "heldout_masked_lm_loss"),
     )

@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Callable, NamedTuple, NoReturn
 
 import tensorflow as tf
@@ -16,7 +16,7 @@ from albert_tf import optimization
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
 from .checkpointing import Checkpointer
-from .metrics_log import MetricsLog
+from .metrics_log import MetricsLog, accuracy_text
 from .preemption import StopRequest
 from .run import Run
 from .settings import LoopSettings
@@ -90,10 +90,6 @@ class TrainLoop:
             )
         # 3. Delete later log entries. The remaining entries contain the best metric so far.
         self._log = MetricsLog(run.model_dir, step, writes=run.is_chief)
-        self._best_metric = self._objective.best_metric
-        former = self._objective.former_best_metric
-        if len(self._log.values(former)) > len(self._log.values(self._best_metric)):
-            self._best_metric = former
         # 4. Start the dataset at that step. This reads at most one group per record directory.
         # With an unknown cardinality, all hosts would exchange a message before every batch.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
@@ -121,7 +117,7 @@ class TrainLoop:
                 print(
                     f"stopped early at step {self._step:,}: "
                     f"{self._loop.early_stopping_evaluations} evaluations without a better "
-                    f"{self._best_metric}"
+                    f"{self._objective.best_by[0]}"
                 )
             elif self._step < self._num_train_steps:
                 print(
@@ -166,9 +162,9 @@ class TrainLoop:
 
     def _evaluate_if_due(self, stage: Stage) -> None:
         # A resumed run first repeats an evaluation that was interrupted.
-        step, best_metric = self._step, self._best_metric
+        step, best_by = self._step, self._objective.best_by
         is_due = step > stage.first_step and self._is_due(self._loop.eval_steps)
-        if not stage.evaluate or not is_due or self._log.has(best_metric, step):
+        if not stage.evaluate or not is_due or any(self._log.has(n, step) for n in best_by):
             return
 
         def is_stopped() -> bool:
@@ -179,18 +175,16 @@ class TrainLoop:
         if not metrics:
             self._save()
             self._leave()
-        value, told = metrics.get(best_metric, -math.inf), ""
+        found, told = _rank(metrics, best_by), ""
         # Only the last stage saves the best weights.
         if step > self._stages[-1].first_step:
-            best = max(self._best_values(), default=-math.inf)
-            if value > best:
+            best = max(self._best_values(), default=_rank({}, best_by))
+            if found > best:
                 self._checkpointer.save_best(step)
-            told = f", best {max(best, value):.4f}"
+            told = f", best {abs(max(best, found)[0]):.4f}"
         self._log.write(step, metrics)
-        print(
-            f"step {step:,}: {best_metric} {metrics.get(best_metric, math.nan):.4f}{told}",
-            flush=True,
-        )
+        value = metrics.get(best_by[0], math.nan)
+        print(f"step {step:,}: {best_by[0]} {value:.4f}{told}", flush=True)
 
     def _leave(self) -> NoReturn:
         """Exits the program after a signal on this host or another host."""
@@ -204,8 +198,10 @@ class TrainLoop:
         )
         sys.exit(128 + number)
 
-    def _best_values(self) -> Sequence[float]:
-        return self._log.values(self._best_metric, self._stages[-1].first_step)
+    def _best_values(self) -> list[tuple[float, ...]]:
+        """Returns the _rank of each evaluation of the last stage."""
+        names, since = self._objective.best_by, self._stages[-1].first_step
+        return [_rank(entry, names) for entry in self._log.entries(names, since)]
 
     def _scalars(self, totals, stage, seconds: float) -> dict[str, float]:
         """Returns the metrics to log for the steps that `totals` covers."""
@@ -250,7 +246,17 @@ class TrainLoop:
         return bad_batches
 
 
-def _is_over(values: Sequence[float], loop: LoopSettings) -> bool:
+def _rank(metrics: Mapping[str, float], names: Sequence[str]) -> tuple[float, ...]:
+    """Returns the metrics of an evaluation in the order of `names`, with losses negated.
+
+    A higher tuple is better: see Objective.best_by. A missing or non-finite metric is the worst.
+    """
+    values = (metrics.get(name, math.nan) for name in names)
+    signed = (-value if name.endswith("loss") else value for name, value in zip(names, values))
+    return tuple(value if math.isfinite(value) else -math.inf for value in signed)
+
+
+def _is_over(values: Sequence[tuple[float, ...]], loop: LoopSettings) -> bool:
     """Returns True if none of the last --early_stopping_evaluations values is a new best."""
     patience = loop.early_stopping_evaluations
     return 0 < patience < len(values) and max(values[-patience:]) <= max(values[:-patience])
@@ -258,9 +264,7 @@ def _is_over(values: Sequence[float], loop: LoopSettings) -> bool:
 
 def _line(scalars: dict[str, float]) -> str:
     accuracies = [
-        f"{name.removesuffix('_accuracy').replace('_', ' ')} acc {value:.3f}, "
-        for name, value in scalars.items()
-        if name.endswith("_accuracy")
+        f"{accuracy_text(name, scalars)}, " for name in scalars if name.endswith("_accuracy")
     ]
     peak = f"{100 * scalars['share_of_peak']:.0f} % of peak, " if "share_of_peak" in scalars else ""
     loss = f"loss {scalars['loss']:.3f}" if "loss" in scalars else "no finite loss"

@@ -37,7 +37,7 @@ def test_a_sample_takes_from_every_shard_in_proportion(monkeypatch):
     assert np.flatnonzero(counts).max() > 50, "not the first ones"
 
 
-def test_counts_beyond_float32_are_exact():
+def test_counts_beyond_float32_are_exact(capsys):
     many = 2.0**24  # in float32, many + 1 is many
 
     def forward(batch, _):
@@ -62,11 +62,12 @@ def test_counts_beyond_float32_are_exact():
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     score = heldout.make_scoring(strategy, forward, lambda _: dataset, vocab_size=2, mask_id=7)
     assert score()["targets"].tolist() == [many, 4.0]
-    figures = heldout.make_evaluation(score, {"inside_lengths_accuracy": 0.51}, 200)()
+    known = {"inside_lengths_accuracy": 0.51}
+    figures = heldout.make_evaluation(score, known, 200, "ab".__getitem__)()
+    assert "held out: 100.0 % of pieces at [MASK] (100.0 % always 'a'), " in capsys.readouterr().out
     assert figures["heldout_masked_lm_accuracy"] == many / (many + 4)
-    objective = pretraining_objective()
-    assert figures[objective.best_metric] == many / (many + 2)
-    assert figures[objective.former_best_metric] == many / (many + 4)
+    assert figures["heldout_masked_lm_at_mask_accuracy"] == many / (many + 2)
+    assert {*pretraining_objective().best_by} <= figures.keys()
     right, wrong = np.log(1 + np.exp(-5.0)), np.log(1 + np.exp(5.0))
     at_mask = (many * right + 2 * wrong) / (many + 2)
     assert figures["heldout_masked_lm_at_mask_loss"] == pytest.approx(at_mask, rel=1e-4)
@@ -119,7 +120,7 @@ def test_a_plateau_of_frequencies_is_reported_once(capsys):
     found["losses"]["masked_lm_at_mask"] = {"loss": 800.0, "correct": 5.6, "weight": 80.0}
     # It lasts for three evaluations and 200 steps.
     for eval_steps, at in ((1000, 3), (100, 3), (50, 5)):
-        evaluate, told = heldout.make_evaluation(lambda _: found, {}, eval_steps), []
+        evaluate, told = heldout.make_evaluation(lambda _: found, {}, eval_steps, str), []
         for _ in range(6):
             evaluate()
             told.append("7.0%; the most frequent piece alone gives 6.0%" in capsys.readouterr().out)

@@ -28,7 +28,7 @@ from ...training.train_loop import Stage, TrainLoop
 from ...training.train_step import TrainStep
 from ..reading.sequences import Sequences
 from ..scoring.figures import draw_learning_curves
-from ..task import Task, create_model
+from ..task import Outputs, Task, create_model
 from .batches import Prediction, training_dataset
 from .results import RESULTS_FILE
 
@@ -107,10 +107,14 @@ def run_seed(
         train = splits["train"].sequences
         step = TrainStep(model, model, task_objective(task), optimizer, settings, seed)
         rates = {"examples_per_second": 1, "tokens_per_second": len(train.pieces) / len(train)}
-        evaluate = functools.partial(_score_dev, task, splits.get("dev"), predict)
+        evaluate = None
+        if loop.eval_steps:
+            examples, _, features = dev = splits["dev"]
+            labels = task.targets(examples, features, settings.max_seq_length)
+            evaluate = functools.partial(_score_dev, task, dev, labels, predict)
         TrainLoop(
             run,
-            [Stage(0, step, rates, evaluate if loop.eval_steps else None)],
+            [Stage(0, step, rates, evaluate)],
             lambda first_step, context: training_dataset(
                 train, settings.global_batch_size, seed, first_step, *length, context
             ),
@@ -162,12 +166,29 @@ def warn_of_one_label(columns: Mapping[str, list]) -> None:
         )
 
 
-def _score_dev(task: Task, split: TaskSplit, predict: Prediction, is_stopped) -> dict[str, float]:
+def _score_dev(
+    task: Task, split: TaskSplit, labels: dict[str, np.ndarray], predict: Prediction, is_stopped
+) -> dict[str, float]:
     outputs = predict(split.sequences, is_stopped)
     if outputs is None:
         return {}
     metrics = task.score(task.answers(split.examples, split.features, outputs).rows())
+    if task.has_dev_loss:
+        metrics = {**metrics, "loss": mean_loss(task, outputs, labels)}
     return {f"dev_{name}": value for name, value in metrics.items()}
+
+
+def mean_loss(task: Task, outputs: Outputs, labels: dict[str, np.ndarray]) -> float:
+    """Returns the mean of the task's losses, given the outputs of each feature and its labels."""
+    alike: dict[tuple, list[int]] = {}  # Batches are padded to different lengths.
+    for place, output in enumerate(outputs):
+        alike.setdefault(tuple(value.shape for value in output.values()), []).append(place)
+    total = 0.0
+    for places in alike.values():
+        found = {n: tf.stack([outputs[place][n] for place in places]) for n in outputs[places[0]]}
+        batch = {name: tf.constant(values[places]) for name, values in labels.items()}
+        total += float(tf.reduce_sum(task.losses(found, batch)))
+    return total / len(outputs)
 
 
 def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dict) -> None:
@@ -243,7 +264,7 @@ def task_objective(task: Task) -> Objective:
         loss=lambda sums, weight: sums["loss"] / weight,
         metrics=lambda sums: {"loss": sums["loss"] / sums["weight"]} if sums["weight"] else {},
         zero_sums=lambda: {"loss": tf.zeros([]), "weight": tf.zeros([])},
-        best_metric=f"dev_{task.best_metric}",
+        best_by=(f"dev_{task.best_metric}", "dev_loss"),
     )
 
 

@@ -1,8 +1,10 @@
 import json
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from sklearn.metrics import precision_recall_fscore_support
 
 from pipelines.tasks.running import results, seed_run
@@ -104,3 +106,13 @@ def test_details_are_kept_as_metrics_are():
     assert kept["metrics"] == kept["details"] == {"dev": {"x": 1}}
     del stored["details"]  # as version 0.6.0 wrote it
     assert seed_run.kept_results(stored, {"decoding": {}, "dev": "a"})["details"] == {}
+
+
+def test_the_loss_on_dev_is_the_mean_over_batches_of_all_lengths():
+    """As token classification has it: outputs of other lengths, labels of the longest."""
+    task = SimpleNamespace(
+        losses=lambda outputs, batch: tf.reduce_sum(outputs["logits"], 1) + batch["labels"][:, 0]
+    )
+    outputs = [{"logits": np.full(size, 0.5, np.float32)} for size in (2, 4, 2)]
+    labels = {"labels": np.array([[1, 9], [2, 9], [6, 9]], np.float32)}
+    assert seed_run.mean_loss(task, outputs, labels) == (1 + 2 + 1 + 1 + 2 + 6) / 3

@@ -1,6 +1,7 @@
 import functools
 import itertools
 import json
+import math
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
 from pipelines.tasks.running import seed_run
-from pipelines.training import metrics_log
+from pipelines.training import metrics_log, train_loop
 from pipelines.training.objective import pretraining_objective
 from pipelines.training.run import Run
 from pipelines.training.settings import LoopSettings, TrainingSettings, precision
@@ -72,7 +73,7 @@ def run(
 ):
     """Trains a tiny model; `evaluations` are the figures that the evaluations find, in order.
 
-    They are logged under the names `evaluated`, of which the last one selects the best weights.
+    They are logged under the names `evaluated`, of which the first one selects the best weights.
     """
     strategy = strategy or tf.distribute.OneDeviceStrategy("/cpu:0")
     replica_batch = GLOBAL_BATCH // strategy.num_replicas_in_sync
@@ -87,14 +88,17 @@ def run(
         if settings.mixed_precision == "float16":
             optimizer.loss_scale = optimization.LossScale(optimizer)
     figures = iter(evaluations or ())
-    objective = pretraining_objective()._replace(best_metric=evaluated[-1])
+    objective = pretraining_objective()._replace(best_by=evaluated)
 
     def stage(first_step, depth):
         forward = functools.partial(model, num_hidden_layers=depth)
         train_step = TrainStep(forward, model, objective, optimizer, settings, seed=9)
         rates = {"examples_per_second": 1, "tokens_per_second": SEQ_LEN}
-        evaluate = (lambda _: dict.fromkeys(evaluated, next(figures))) if evaluations else None
-        return Stage(first_step, train_step, rates, evaluate)
+
+        def evaluate(_):
+            return dict(zip(evaluated, np.atleast_1d(next(figures)).tolist()))
+
+        return Stage(first_step, train_step, rates, evaluate if evaluations else None)
 
     TrainLoop(
         Run(strategy, str(model_dir), {}),
@@ -257,16 +261,23 @@ def test_best_weights_stay_until_nothing_better_ends_the_run(tmp_path, capsys):
 
 
 @eagerly
-def test_an_older_run_keeps_the_metric_of_its_best_weights(tmp_path):
-    """Another metric has no values in the log, so any evaluation would be the best."""
-    former = pretraining_objective().former_best_metric
-    options = {"every": 1, "loop": {"eval_steps": 1}}
-    run(tmp_path, 4, stop_step=2, evaluations=[0.5, 0.4], evaluated=[former], **options)
-    options["evaluated"] = [former, "heldout_accuracy"]
-    run(tmp_path, 4, stop_step=2, evaluations=["none is asked for"], **options)
-    run(tmp_path, 4, stop_step=3, evaluations=[0.3], **options)
-    run(tmp_path, 4, evaluations=[0.45], **options)
-    assert model_directory.find_checkpoint(str(tmp_path / "best"))[1].endswith("ckpt-1")
+@pytest.mark.parametrize(
+    ("evaluated", "figures", "best"),
+    [
+        (("heldout_loss",), [7.82, 6.99, 6.74, math.nan], 3),
+        (("dev_accuracy", "dev_loss"), [(0.5, 0.7), (0.5, 0.6), (0.4, 0.1), (0.5, 0.65)], 2),
+        # Without [MASK], the loss of all predictions decides.
+        (("at_mask_loss", "heldout_loss"), [(math.nan, 0.2), (math.nan, 0.1)], 2),
+    ],
+)
+def test_the_lower_loss_is_better_also_after_a_restart(tmp_path, evaluated, figures, best, capsys):
+    options = {"every": 1, "evaluated": evaluated}
+    options["loop"] = {"eval_steps": 1, "early_stopping_evaluations": 2}
+    run(tmp_path, 9, stop_step=1, evaluations=figures[:1], **options)
+    run(tmp_path, 9, stop_step=len(figures), evaluations=figures[1:], **options)
+    directory = str(tmp_path / "best")
+    assert model_directory.find_checkpoint(directory)[1].endswith(f"ckpt-{best}")
+    assert ("stopped early at step 4" in capsys.readouterr().out) == (evaluated[0][:3] == "dev")
 
 
 @eagerly
@@ -275,6 +286,14 @@ def test_best_is_of_the_full_depth(tmp_path):
     depths, figures = [(0, 1), (1, 2)], [0.9, 0.3, 0.5]
     run(tmp_path, 3, depths=depths, evaluations=figures, every=1, loop={"eval_steps": 1})
     assert model_directory.find_checkpoint(str(tmp_path / "best"))[1].endswith("ckpt-3")
+
+
+def test_an_accuracy_of_few_labels_shows_their_number():
+    scalars = {"loss": 7.0, "masked_lm_accuracy": 0.062, "openings_accuracy": 1.0}
+    scalars |= {"openings_pairs": 2.0, "learning_rate": 0.1, "waiting_for_data": 0.0}
+    scalars |= {"examples_per_second": 1.0, "tokens_per_second": 1.0}
+    line = train_loop._line(scalars)
+    assert "loss 7.000, masked lm acc 0.062, openings acc 1.000 of 2, lr 0.1, " in line
 
 
 def test_metrics_line_cut_by_a_kill_is_left_out(tmp_path):
