@@ -332,9 +332,14 @@ def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatc
     divided = functools.partial(finetune_lib.finetune, divide=divide)
     monkeypatch.setattr(finetune_lib, "finetune", divided)
     monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
+    notes = ["dev: a note", "warning: no sample"]
+    monkeypatch.setattr(finetune_lib, "describe_division", lambda *_: notes)
     for _ in range(2):
         run_task(classification(table, ["train"]), pretrained, tmp_path / "run")
-    assert "warning: dev has fewer than ten rows of 'other' " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "warning: dev has fewer than ten rows of 'other' " in out
+    assert out.endswith("warning: no sample\n"), "beside the figures, too"
+    assert (out.count(notes[0]), out.count(notes[1])) == (2, 4)
     monkeypatch.setattr(finetune_lib, "DIVISION", "x")
     with pytest.raises(ValueError, match=r"holds another run .*dev_division \d there, 'x' here"):
         run_task(classification(table, ["train"]), pretrained, tmp_path / "run")
