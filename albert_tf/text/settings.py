@@ -91,7 +91,7 @@ def read_tokenizer_config(directory: str) -> dict[str, bool]:
     found = files.read_json_if_exists(path)
     known = {}
     model_config = files.read_json_if_exists(os.path.join(directory, "config.json"))
-    if model_config:
+    if "model_type" in model_config:  # of Hugging Face
         known = {"keep_accents": False, "latex_quotes": True}
         huggingface_files.check_class(path, {**model_config, **found})
     for name in TextSettings._fields:

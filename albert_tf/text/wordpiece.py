@@ -221,6 +221,7 @@ class WordPieceVocabulary(Vocabulary):
         # Accents are removed from lower-cased text alone, and quotes never change.
         keeps = settings.keep_accents or not settings.do_lower_case
         super().__init__(path, model_bytes, TextSettings(settings.do_lower_case, keeps))
+        self._ids = self._number(self.pieces)
         self._unk_id = self.special_ids[1]
         self._table = prepared(self.settings)
         self._word_ids = functools.lru_cache(1 << 16)(self._split_word)
@@ -230,11 +231,14 @@ class WordPieceVocabulary(Vocabulary):
             lines = self.model_bytes.decode("utf-8").replace("\r\n", "\n").split("\n")
         except UnicodeDecodeError:
             raise UserError(f"{self.path!r} is not UTF-8: expected a piece a line") from None
-        pieces = lines[:-1] if not lines[-1] else lines
-        self._ids: dict[str, int] = {}
+        return lines[:-1] if not lines[-1] else lines
+
+    def _number(self, pieces: Sequence[str]) -> dict[str, int]:
+        """Returns the id of each piece; raises a UserError if one is empty, repeated or long."""
+        ids: dict[str, int] = {}
         for i, piece in enumerate(pieces):
             place = f"{self.path}:{i + 1}"
-            if not piece or piece in self._ids:
+            if not piece or piece in ids:
                 what = f"{piece!r} again" if piece else "an empty piece"
                 raise UserError(f"{place}: {what}; expected a piece a line")
             num_bytes = len(piece.removeprefix(CONTINUATION).encode())
@@ -242,8 +246,8 @@ class WordPieceVocabulary(Vocabulary):
                 raise UserError(
                     f"{place}: a piece of {num_bytes:,} bytes, expected at most {LONGEST_PIECE}"
                 )
-            self._ids[piece] = i
-        return pieces
+            ids[piece] = i
+        return ids
 
     def preprocess(self, text: str) -> str:
         """Prepares text for WordPiece. Spaces separate the words that are split into pieces."""

@@ -62,6 +62,10 @@ def test_settings_beside_a_vocabulary_of_hugging_face(vocabulary):
     of_hugging_face(vocabulary, latex_quotes=False)
     assert AlbertTokenizer(vocabulary).settings == (False, True, False)
     assert AlbertTokenizer(vocabulary, do_lower_case=True).settings.do_lower_case
+    # A config of ours that has their name.
+    (vocabulary.parent / "tokenizer_config.json").unlink()
+    (vocabulary.parent / "config.json").write_text('{"hidden_size": 32}')
+    assert not AlbertTokenizer(vocabulary, False, True).settings.latex_quotes
 
 
 @pytest.mark.parametrize(
@@ -70,7 +74,7 @@ def test_settings_beside_a_vocabulary_of_hugging_face(vocabulary):
         ("tokenizer_config.json", {"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapanese"),
         (
             "config.json",
-            {"tokenizer_class": "CamembertTokenizer"},
+            {"model_type": "bert", "tokenizer_class": "CamembertTokenizer"},
             "'CamembertTokenizer', expected",
         ),
         ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": "own.Own"}}, r"its own \(own.Own"),
