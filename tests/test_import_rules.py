@@ -167,3 +167,13 @@ def test_tests_name_their_extras_by_the_marker():
     paths = (PROJECT / "tests").rglob("test_*.py")
     own = [path.stem for path in paths if re.search(r"importorskip\(", path.read_text("utf-8"))]
     assert own == ["test_model_garden"]
+
+
+def test_extras_promise_no_version_older_than_the_tested_one():
+    text = (PROJECT / "pyproject.toml").read_text("utf-8")
+    promised = re.findall(r"^(?:huggingface|hub|onnx) = \[(.*)\]$", text, re.MULTILINE)
+    bounds = re.findall(r"([\w-]+)>=([\d.]+)", " ".join(promised))
+    tested = re.findall(
+        r"^([\w-]+)==([\d.]+)", (PROJECT / ".ci/extras.txt").read_text(), re.MULTILINE
+    )
+    assert len(bounds) == 5 and {*bounds} <= {*tested}
