@@ -9,8 +9,9 @@ BIN := .venv/bin
 RUN := $(BIN)/python -m
 EXTRAS := .venv-extras/bin
 EXTRAS_5 := .venv-extras5/bin
+EXTRAS_NEWEST := .venv-extras-newest/bin
 
-.PHONY: demo test test-slow test-extras lint lock wheel sbom clean
+.PHONY: demo test test-slow test-extras test-extras-newest $(EXTRAS_NEWEST)/installed lint lock wheel sbom clean
 
 demo: $(BIN)/installed
 	@echo "== 1/6 corpus: prose of this installation's own documentation -> demo/corpus.txt"
@@ -53,6 +54,11 @@ test-extras: $(EXTRAS)/installed $(EXTRAS_5)/installed
 	NO_SKIPS=1 $(EXTRAS)/python $(TEST_EXTRAS) -k "not sentence_transformers"
 	NO_SKIPS=1 $(EXTRAS_5)/python $(TEST_EXTRAS) -k "transformers or huggingface_hub"
 
+# Those tests with the newest packages of today (.ci/extras_newest.txt). A failure shows the versions of
+# the packages that the test needs. The ledger of slow tests stays as it is.
+test-extras-newest: $(EXTRAS_NEWEST)/installed
+	$(EXTRAS_NEWEST)/python -m pytest -n 2 --max-worker-restart=0 -m extras -k "not distributed"
+
 lint: $(BIN)/installed
 	$(RUN) ruff check --fix .
 	$(RUN) ruff format .
@@ -89,16 +95,18 @@ define layer
 @$(BIN)/python -m venv --clear --without-pip $1
 @packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
 for other in $3; do $$other/bin/python -c "$$packages"; done > "$$($1/bin/python -c "$$packages")/main.pth"
-@$1/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+@$1/bin/python -m pip install --quiet --disable-pip-version-check --upgrade -r $<
 @$1/bin/python -m pip check
 @touch $@
 endef
 
-# Both are made for Python 3.11.
+# All are made for Python 3.11; the last one anew each time.
 $(EXTRAS)/installed: .ci/extras.txt $(BIN)/installed
 	$(call layer,.venv-extras,1.6 GB,.venv)
 $(EXTRAS_5)/installed: .ci/extras_5.txt $(EXTRAS)/installed
 	$(call layer,.venv-extras5,170 MB,.venv-extras .venv)
+$(EXTRAS_NEWEST)/installed: .ci/extras_newest.txt $(EXTRAS)/installed
+	$(call layer,.venv-extras-newest,200 MB,.venv-extras .venv)
 
 # Resolved for Python 3.9 to 3.13 on every platform, with the hash of each file; needs uv. Versions
 # stay while they fit: delete both files to renew all.
@@ -109,4 +117,4 @@ lock:
 	$(LOCK) -c requirements.txt requirements-dev.in -o requirements-dev.txt
 
 clean:
-	rm -rf demo build dist *.egg-info .venv-extras .venv-extras5
+	rm -rf demo build dist *.egg-info .venv-extras .venv-extras5 .venv-extras-newest

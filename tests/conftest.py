@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import importlib.metadata
 import importlib.util
 import os
 import random
@@ -108,9 +109,14 @@ def pytest_runtest_call(item):
 def pytest_runtest_makereport(item):
     """Makes a skip a failure where NO_SKIPS is set, as `make test-extras` does.
 
-    Tests marked `shared` may skip: this repository does not distribute what they read.
+    Tests marked `shared` may skip: this repository does not distribute what they read. A failure of
+    a test marked `extras` shows the versions of the packages that it needs.
     """
     report = yield
+    if report.failed:
+        names = [name for marker in item.iter_markers("extras") for name in marker.args]
+        found = [f"{name} {importlib.metadata.version(name)}" for name in names]
+        report.sections.append(("packages", ", ".join(found)))
     if report.skipped and "NO_SKIPS" in os.environ and not item.get_closest_marker("shared"):
         report.outcome = "failed"
     return report

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.jobs import PROJECT, run_code
 
 PACKAGES = ("albert_tf", "pipelines", "export")
@@ -152,14 +154,22 @@ def test_nothing_works_at_import():
     run_code(IMPORT_ALL, *names)
 
 
-def test_a_missing_extra_is_a_failure_where_nothing_may_skip(tmp_path):
+@pytest.mark.parametrize(
+    ("package", "body", "shown"),
+    [
+        ("no_such_package", "pass", "needs no_such_package"),
+        ("pytest", "assert False", f"pytest {pytest.__version__}"),
+    ],
+)
+def test_a_failure_names_the_extra(tmp_path, package, body, shown):
+    """A missing one is a failure where nothing may skip."""
     (tmp_path / "test_one.py").write_text(
-        "import pytest\n@pytest.mark.extras('no_such_package')\ndef test_one(): pass\n"
+        f"import pytest\n@pytest.mark.extras('{package}')\ndef test_one(): {body}\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", "pyproject.toml"]
     environment = {**os.environ, "NO_SKIPS": "1"}
     done = subprocess.run([*command, tmp_path], cwd=PROJECT, env=environment, capture_output=True)
-    assert done.returncode == 1 and b"needs no_such_package" in done.stdout
+    assert done.returncode == 1 and shown in done.stdout.decode()
 
 
 def test_tests_name_their_extras_by_the_marker():
@@ -167,3 +177,13 @@ def test_tests_name_their_extras_by_the_marker():
     paths = (PROJECT / "tests").rglob("test_*.py")
     own = [path.stem for path in paths if re.search(r"importorskip\(", path.read_text("utf-8"))]
     assert own == ["test_model_garden"]
+
+
+def test_extras_promise_no_version_older_than_the_tested_one():
+    text = (PROJECT / "pyproject.toml").read_text("utf-8")
+    promised = re.findall(r"^(?:huggingface|hub|onnx) = \[(.*)\]$", text, re.MULTILINE)
+    bounds = re.findall(r"([\w-]+)>=([\d.]+)", " ".join(promised))
+    tested = re.findall(
+        r"^([\w-]+)==([\d.]+)", (PROJECT / ".ci/extras.txt").read_text(), re.MULTILINE
+    )
+    assert len(bounds) == 5 and {*bounds} <= {*tested}

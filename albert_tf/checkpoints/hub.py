@@ -119,6 +119,12 @@ def _from_hugging_face(path: str) -> str:
             f"{path}: not in the cache, and the hub is out of reach (HF_HUB_OFFLINE, or no "
             "network): download it once with a network"
         ) from None
+    # A page of HTML, JSON of another form, or a file name that huggingface_hub refuses.
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}: an answer of {hub.constants.ENDPOINT} cannot be used: {error!r}: check that "
+            "no proxy or log-in page answers for the hub (HF_ENDPOINT), else choose another model"
+        ) from error
     # HTTP or network errors, or an interrupted download. Since huggingface_hub 1.0, they are errors
     # of httpx instead of OSErrors; HfHubHTTPError inherits from their base class.
     except (OSError, *hub.errors.HfHubHTTPError.__bases__) as error:

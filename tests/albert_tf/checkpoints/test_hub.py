@@ -35,13 +35,15 @@ def test_paths_are_left_as_they_are(tmp_path):
 
 
 class Handler(QuietHandler):
-    hub = SimpleNamespace(cut=None)  # the model that is served: see `server`
+    hub = SimpleNamespace(cut=None, page=None)  # the model that is served: see `server`
 
     def do_GET(self):  # noqa: N802
         if self.hub.status != 200:
             code = {401: "GatedRepo", 404: "RepoNotFound"}.get(self.hub.status, "")
             return self.answer(self.hub.status, b"{}", {"X-Error-Code": code})
         if self.path.startswith("/api/models/"):
+            if self.hub.page:
+                return self.answer(200, self.hub.page, {})
             info = self.info()
             if "/tree/" in self.path:  # huggingface_hub 2 asks for the files' list in this form
                 names = {"rfilename": "path", "blobId": "oid"}
@@ -92,8 +94,11 @@ def published(pretrained, tmp_path_factory):
 
 @pytest.fixture
 def server(published, tmp_path, monkeypatch):
-    """`cut`: bytes after which a download breaks off, as do all later; `status`: of all answers."""
-    hub = SimpleNamespace(asked=[], cut=None, status=200)
+    """`cut`: bytes after which a download breaks off, as do all later; `status`: of all answers.
+
+    `page`: what answers each question about the model.
+    """
+    hub = SimpleNamespace(asked=[], cut=None, status=200, page=None)
     hub.files = {path.name: path.read_bytes() for path in published.iterdir()}
     monkeypatch.setattr(Handler, "hub", hub)
     with serving(Handler) as port:
@@ -185,6 +190,12 @@ class TestNames:
 
         for name in ("hf://acme/-x", "hf://acme/a..b", "hf://acme/x.git"):
             assert_refused("", name)
+        for page in (b"<html>Log in</html>", b"{}", b"[]"):
+            server.page = page
+            assert_refused("cannot be used")
+        server.page = None
+        server.files.update(dict.fromkeys(("model-/../../../x.safetensors", "x.safetensors"), b""))
+        assert "/x.safetensors" in assert_refused("cannot be used")
         server.status = 401
         assert_refused("its owner grants access")
         server.status = 404
