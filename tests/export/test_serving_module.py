@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import albert_tf
+from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.packing import Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import open_checkpoint
@@ -106,6 +107,16 @@ def test_texts_are_answered_as_the_model_answers_them_alone(loaded, model, token
     assert of_encoder.keys() == without_pairs.keys() - {"in_order_probability"}
     for name, values in of_encoder.items():
         np.testing.assert_allclose(values, without_pairs[name], atol=1e-5, err_msg=name)
+
+
+def test_a_model_of_one_segment_type_reads_no_pairs(model, model_dir):
+    config = dataclasses.replace(model.config, type_vocab_size=1)
+    served = open_checkpoint(str(model_dir), None, MAX_SEQ_LENGTH)
+    module = PreTrainingModule(AlbertForPreTraining(config), served)
+    module.model.create_variables()
+    assert list(module.signatures["serving_default"].inputs) == ["text"]
+    tokens = module.tokenize(tf.constant([SHORT, SHORT]), tf.constant(["", SHORT]))
+    assert module.pooled(**tokens)["error"].numpy().tolist() == [b"", b"segment_ids must be 0 to 0"]
 
 
 def test_masks_are_filled_as_the_model_fills_them_alone(loaded, model, tokenizer):
