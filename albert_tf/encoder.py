@@ -156,8 +156,8 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         Args:
           inputs: dict of int32 [b, L]: `input_word_ids`, `input_mask` (1 = real) and
             `input_type_ids`. L is at most max_position_embeddings. For defaults see
-            complete_inputs. A type id outside the type table adds a zero vector, as in the
-            reference.
+            complete_inputs. Inside a tf.function, values are not checked: a type id outside the
+            type table adds a zero vector, as in the reference.
           dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
           num_hidden_layers: number of layers to apply, at most the config's. Default: all layers.
           positions: int32 [b, P]. The last block computes queries, feed-forward and output only at
@@ -171,16 +171,12 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
           dict with `sequence_output` [b, L, H] (with `positions`: [b, P, H]) and `pooled_output`
           [b, H]. Without `positions` it also contains `hidden_states`, a list of [b, L, H]: the
           input of the first block, then the output of each block.
+
+        Raises a UserError for wrong shapes and dtypes and, outside a tf.function, wrong values.
         """
         inputs = complete_inputs(inputs)
+        self._check(inputs)
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
-        seq_len = inputs["input_word_ids"].shape[1]
-        if seq_len is not None and seq_len > self.config.max_position_embeddings:
-            raise UserError(
-                f"sequences of {seq_len} pieces, but the position table has "
-                f"{self.config.max_position_embeddings} rows: shorten them, or train with a larger "
-                "max_position_embeddings"
-            )
         if positions is not None:
             positions = tf.pad(positions, [[0, 0], [1, 0]])  # [CLS] is at 0
         unpadding = Unpadding(inputs["input_mask"]) if unpad else None
@@ -194,13 +190,35 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         if positions is not None:
             output = by_example(states[-1], positions.shape[1] or tf.shape(positions)[1])
             return {"sequence_output": output[:, 1:], "pooled_output": self.pooler(output[:, 0])}
-        seq_len = seq_len or tf.shape(inputs["input_word_ids"])[1]
+        seq_len = inputs["input_word_ids"].shape[1] or tf.shape(inputs["input_word_ids"])[1]
         hidden_states = [by_example(state, seq_len) for state in states]
         return {
             "sequence_output": hidden_states[-1],
             "pooled_output": self.pooler(hidden_states[-1][:, 0]),
             "hidden_states": hidden_states,
         }
+
+    def _check(self, inputs: dict[str, tf.Tensor]) -> None:
+        """Raises a UserError for a position or an id without a row, or a mask other than 0 or 1."""
+        config, seq_len = self.config, inputs["input_word_ids"].shape[1]
+        if seq_len is not None and seq_len > config.max_position_embeddings:
+            raise UserError(
+                f"sequences of {seq_len} pieces, but the position table has "
+                f"{config.max_position_embeddings} rows: shorten them, or train with a larger "
+                "max_position_embeddings"
+            )
+        if not tf.executing_eagerly():  # the values are not known yet
+            return
+        limits = {
+            "input_word_ids": config.vocab_size,
+            "input_mask": 2,
+            "input_type_ids": config.type_vocab_size,
+        }
+        for name, limit in limits.items():
+            values = inputs[name]
+            wrong = values[(values < 0) | (values >= limit)].numpy()
+            if len(wrong):
+                raise UserError(f"{name} has the value {wrong[0]}, expected 0 to {limit - 1}")
 
     def _states(
         self, inputs, dropout_seed, num_hidden_layers, positions, unpadding

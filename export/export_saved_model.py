@@ -240,7 +240,8 @@ def how_to_use(saved_model: str) -> str:
     output = os.path.dirname(saved_model)
     provenance = files.read_json(os.path.join(saved_model, files.PROVENANCE_FILE))
     task = provenance["task"] or {}
-    table = signatures.of_task(MODULES[provenance["kind"]].table, task)
+    num_types = provenance["config"]["type_vocab_size"]
+    table = signatures.of_task(MODULES[provenance["kind"]].table, task, num_types)
     lines = "\n".join(
         f"  {name}({', '.join(signature.inputs)}) -> {', '.join(signature.outputs)}"
         for name, signature in table.items()

@@ -277,10 +277,11 @@ MULTIPLE_CHOICE = {
 }
 
 
-def of_task(table: dict[str, Signature], task: dict) -> dict[str, Signature]:
+def of_task(table: dict[str, Signature], task: dict, type_vocab_size: int) -> dict[str, Signature]:
     """Adapts the signatures of a kind to a task. `text_pair` is removed if the task has no pairs.
 
-    `task` is the content of task.json, or {} for models without a task.
+    `task` is the content of task.json, or {} for models without a task. Such a model has no pairs
+    if its config has a `type_vocab_size` of 1.
     """
     if "label_thresholds" in task:
         table = {
@@ -289,11 +290,11 @@ def of_task(table: dict[str, Signature], task: dict) -> dict[str, Signature]:
             else of
             for name, of in table.items()
         }
-    if task.get("has_pairs", True):
+    if task.get("has_pairs", type_vocab_size > 1):
         return table
     of_text: dict[str, Signature] = {
         name: Signature(_TEXT, table[name].outputs)
         for name in ("serving_default", "unknown_share")
-        if name in table
+        if name in table and "text_pair" in table[name].inputs
     }
     return {**table, **of_text}

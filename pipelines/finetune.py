@@ -342,6 +342,11 @@ def _prepare(
         name: TaskSplit(examples, *task.encode(examples, tokenizer, length, name == "train"))
         for name, examples in _read_splits(task, divide).items()
     }
+    if config.type_vocab_size == 1 and any(s.sequences.has_pairs() for s in splits.values()):
+        raise UserError(
+            f"--task={task.name}: the examples are pairs of texts, but the model has one segment "
+            "type (type_vocab_size 1): take a model with two, or make one text of each pair"
+        )
     settings = dataclasses.replace(settings, max_seq_length=length)
     settings = settings.with_steps(len(splits["train"].sequences))
     settings.check(strategy)

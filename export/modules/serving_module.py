@@ -123,7 +123,8 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     @property
     def signatures(self) -> dict[str, signatures.Signature]:
         """The signatures of the model, adapted to its task."""
-        return signatures.of_task(self.table, self.served.task)
+        config = self.encoder.config
+        return signatures.of_task(self.table, self.served.task, config.type_vocab_size)
 
     @property
     def sizes(self) -> dict[str, int]:

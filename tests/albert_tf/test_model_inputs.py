@@ -39,6 +39,11 @@ def test_what_is_refused(create):
         wrong[f"{name} is of float32, ex"] = {**INPUTS, name: INPUTS[name].astype("float32")}
     for name in NAMES[1:]:
         wrong[rf"{name} has shape \(1, 3\).*\(1, 6\)"] = {**one, name: one[name][:, :3]}
+    for name, value in (*zip(NAMES, (29, 255, 2)), *zip(NAMES, [-1] * 3)):
+        wrong[f"{name} has the value {value}, expected 0 to"] = {
+            **INPUTS,
+            name: np.where(IDS[3, 5] == IDS, value, INPUTS[name]),
+        }
     if create is ALL["answerable"]:  # it must know which pieces are the text
         wrong["input_type_ids"] = IDS
     for message, inputs in wrong.items():

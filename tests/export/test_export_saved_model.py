@@ -303,7 +303,8 @@ def test_what_it_says_to_ask_and_serve_is_this_version_with_every_option(tmp_pat
     of_choices = ("9", "multiple_choice", 2), ("10", "multiple_choice", 4)
     for version, kind, choices in (("2", "encoder", 0), *of_choices):
         (tmp_path / version / "assets.extra").mkdir(parents=True)
-        described = json.dumps({"kind": kind, "task": {"num_choices": choices}})
+        task, config = {"num_choices": choices}, {"type_vocab_size": 2}
+        described = json.dumps({"kind": kind, "task": task, "config": config})
         (tmp_path / version / "assets.extra/export.json").write_text(described)
         text = export_saved_model.how_to_use(str(tmp_path / version))
         assert f"--saved_model={tmp_path}/{version} " in text and tag in text

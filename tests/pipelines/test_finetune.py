@@ -313,7 +313,7 @@ def test_bias_correction_reaches_the_optimizer(table, pretrained, tmp_path, monk
         assert adamw.call_args.args[2] is given
 
 
-def test_what_does_not_fit(table, pretrained, tmp_path):
+def test_what_does_not_fit(table, pretrained, tiny_vocabulary, tmp_path):
     for changes, message in (
         ({"global_batch_size": 10, "gradient_accumulation_steps": 3}, "does not divide"),
         ({"max_seq_length": 65}, r"--max_seq_length=65 is beyond .* \(64 rows\): use at most 64"),
@@ -325,6 +325,12 @@ def test_what_does_not_fit(table, pretrained, tmp_path):
         with pytest.raises(ValueError, match=message):
             finetune(table, pretrained, tmp_path / "out", **changes)
         assert not (tmp_path / "out").exists()
+    config = json.loads((pretrained / "albert_config.json").read_text())
+    one_type = tmp_path / "one_type.json"
+    one_type.write_text(json.dumps({**config, "type_vocab_size": 1}))
+    start = {"albert_config": str(one_type), "spm_model_file": str(tiny_vocabulary)}
+    with pytest.raises(ValueError, match="are pairs of texts, but the model has one segment type"):
+        finetune(table, None, tmp_path / "out", **start)
 
 
 def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatch, capsys):

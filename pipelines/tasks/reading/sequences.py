@@ -49,6 +49,10 @@ class Sequences:
         rows = np.diff(self.row_splits)
         return rows.reshape(-1, self.sequences_per_example).max(axis=1)
 
+    def has_pairs(self) -> bool:
+        """Returns whether any sequence has a second text."""
+        return bool(np.any(self.first_lengths < np.diff(self.row_splits)))
+
     def unknown_shares(self, owners: Sequence[int], tokenizer: AlbertTokenizer) -> np.ndarray:
         """Returns AlbertTokenizer.unknown_shares of each example, float32 [examples].
 
