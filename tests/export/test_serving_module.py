@@ -148,7 +148,7 @@ def test_masks_are_filled_as_in_python(loaded, model, tokenizer):
     texts = ["The [MASK] fox", "[MASK][MASK]", "dog [MASK]s, [MASK]. " + SHORT, "é\u3000[MASK]"]
     answers = ask(loaded, "fill_mask", text=texts)
     fill = albert_tf.MaskFiller(model, tokenizer, pieces_per_batch=40)
-    for row, masks in enumerate(found := fill(texts, top_k=NUM_CANDIDATES)):
+    for row, masks in enumerate(fill(texts, top_k=NUM_CANDIDATES)):
         assert len(masks) == answers["num_masks"][row]
         for best, *expected in zip(masks, answers["pieces"][row], answers["probabilities"][row]):
             pieces, probabilities = zip(*best)
