@@ -10,7 +10,7 @@ Deviation: a file of that library cannot express the following.
   scores may differ.
 - The library has its own Unicode tables, so rare characters differ between versions.
 - If both texts of a pair are truncated to an odd number of pieces, the library gives the second
-  text the additional piece, as opposed to the reference and this project.
+  text the additional piece. The reference and this project give it to the first one.
 """
 
 from __future__ import annotations

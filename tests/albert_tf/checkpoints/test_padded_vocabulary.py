@@ -61,7 +61,9 @@ def test_our_directories_are_refused_before_training(tokenizer, tmp_path, capsys
     model_directory.save_for_pretraining(padded(tokenizer), old)
     tokenizer.save(old)
     for read in (read_initial_model, open_checkpoint):
-        with pytest.raises(UserError, match=r"old': the vocabulary has .*convert_checkpoint drops"):
+        with pytest.raises(
+            UserError, match=r"old': the vocabulary has .*convert the original model again"
+        ):
             read(old)
     convert(input_path=old, output_dir=new)
     capsys.readouterr()

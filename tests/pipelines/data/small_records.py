@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.create_pretraining_data import create_pretraining_data
 from pipelines.data import records
 from pipelines.data.beam_job import Workers
@@ -63,7 +64,8 @@ def create_records(input_file, output_dir, vocabulary, shard_bytes=64_000_000, *
     """Does a record job; `changes` are those of its settings."""
     where = str(input_file), str(output_dir), str(vocabulary)
     values = {"max_seq_length": 41, "heldout_fraction": 0.2, **changes}
-    settings = Settings(*where, **values, shard_bytes=shard_bytes)
+    text_settings = AlbertTokenizer(str(vocabulary)).settings
+    settings = Settings(*where, **values, text_settings=text_settings, shard_bytes=shard_bytes)
     return create_pretraining_data(settings, Workers(num_workers=1))
 
 
