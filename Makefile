@@ -1,5 +1,6 @@
-# make demo   raw text to an answer of the served model, on a corpus that every installation has
-# make test   the tests; `make test-slow` the longer ones; `make test-extras` those of ONNX, torch, Dask
+# make demo     raw text to an answer of the served model, on a corpus that every installation has
+# make install  the environment, in which `albert PROGRAM` and `import albert_tf` work in any directory
+# make test     the tests; `make test-slow` the longer ones; `make test-extras` those of ONNX, torch, Dask
 
 # The first Python that both stacks allow: TensorFlow 2.15 (3.9 to 3.11), else 2.21 (3.12, 3.13).
 PYTHON ?= $(shell for python in python3.11 python3.10 python3.9 python3.13 python3.12 python3 python; do \
@@ -11,9 +12,9 @@ EXTRAS := .venv-extras/bin
 EXTRAS_5 := .venv-extras5/bin
 EXTRAS_NEWEST := .venv-extras-newest/bin
 
-.PHONY: demo test test-slow test-extras test-extras-newest $(EXTRAS_NEWEST)/installed lint lock wheel sbom clean
+.PHONY: demo install test test-slow test-extras test-extras-newest $(EXTRAS_NEWEST)/installed lint lock wheel sbom clean
 
-demo: $(BIN)/installed
+demo: $(BIN)/albert
 	@echo "== 1/6 corpus: prose of this installation's own documentation -> demo/corpus.txt"
 	@$(RUN) pipelines.data.demo_corpus --output_file=demo/corpus.txt
 	@echo "== 2/6 vocabulary: SentencePiece -> demo/vocabulary.model"
@@ -33,11 +34,13 @@ demo: $(BIN)/installed
 	@echo "curves       demo/model/curves.png"
 	@echo "TensorBoard  $(BIN)/tensorboard --logdir demo/model/tensorboard"
 
+install: $(BIN)/albert
+
 # XLA compiles each tiny model anew: to optimise its code takes longer than to run it. The slow tests
 # run the code as users do.
 QUICK := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 # Files may run in any order: FILE_ORDER_SEED=7 make test draws one.
-test: $(BIN)/installed
+test: $(BIN)/albert
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
 	$(RUN) mypy
@@ -87,6 +90,11 @@ $(BIN)/installed: requirements.txt requirements-dev.txt
 	@echo "== environment: the packages of requirements.txt and requirements-dev.txt -> .venv (some 600 MB, once)"
 	@$(PYTHON) -m venv .venv || { echo "error: $(PYTHON) has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
+	@touch $@
+
+# The package itself, from this checkout, and its command. Nothing is downloaded.
+$(BIN)/albert: $(BIN)/installed pyproject.toml
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
 
 # $(call layer,ENVIRONMENT,SIZE,OTHERS): the packages of the rule's first file; imports find those of OTHERS, too.

@@ -28,7 +28,18 @@ import importlib
 import os
 import sys
 
-import wrapt
+try:
+    import absl  # noqa: F401
+    import wrapt
+except ModuleNotFoundError as error:
+    _message = (
+        f"{error}: {sys.executable} lacks packages of albert_tf: in the checkout, run "
+        "`make install`, then `source .venv/bin/activate`"
+    )
+    if sys.argv[:1] != ["-m"]:  # as `python -m` sets it until the program is found
+        raise ModuleNotFoundError(_message, name=error.name) from None
+    print(f"error: {_message}", file=sys.stderr)
+    sys.exit(2)
 
 __version__ = "0.24.0"
 

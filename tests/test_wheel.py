@@ -134,3 +134,27 @@ def test_installed_in_an_empty_environment(python, wheel, tmp_path):
     for program, flags in main_job(home).items():
         done = run(tmp_path / "env/bin/albert", program, *flags, cwd=home)
     assert "The [MASK] is here." in done.stdout
+
+
+def test_make_install_serves_every_directory(wheel, tmp_path):
+    build = f"from setuptools import build_meta; build_meta.build_editable({str(tmp_path)!r})"
+    run(sys.executable, "-c", build, cwd=wheel.parent)
+    [path] = tmp_path.glob("*.whl")
+    zipfile.ZipFile(path).extractall(tmp_path)
+    code = (
+        f"import site; site.addsitedir({str(tmp_path)!r}); import albert_tf.pipelines.predict as p"
+    )
+    done = run(sys.executable, "-c", f"{code}; print(p.__file__)", cwd=tmp_path, PYTHONPATH="")
+    assert done.stdout.strip() == str(wheel.parent / "pipelines/predict.py")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "lines"),
+    [("-m pipelines.finetune --help", 2, 1), ("-c import\talbert_tf", 1, None)],
+)
+def test_without_the_environment_one_line(arguments, exit_code, lines):
+    command = [sys.executable, "-S", *arguments.split(" ")]  # -S: no site-packages
+    done = subprocess.run(command, cwd=PROJECT, env={}, capture_output=True, text=True)
+    shown = done.stderr.splitlines()
+    assert done.returncode == exit_code and len(shown) == (lines or len(shown))
+    assert "No module named 'absl'" in shown[-1] and "make install" in shown[-1]

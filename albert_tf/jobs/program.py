@@ -134,7 +134,8 @@ def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | N
 def installed_module(name: str) -> str:
     """Returns the installed name of a module in `pipelines` or `export`.
 
-    For example, `pipelines.pretrain` is `albert_tf.pipelines.pretrain` in an installed wheel.
+    For example, `pipelines.pretrain` is `albert_tf.pipelines.pretrain` in an installed wheel and
+    after `make install`.
     """
     return f"albert_tf.{name}" if importlib.util.find_spec("albert_tf.pipelines") else name
 
@@ -142,9 +143,12 @@ def installed_module(name: str) -> str:
 def installed_commands(text: str) -> str:
     """Adapts commands in `text` to this installation.
 
-    If the wheel is installed, `python -m pipelines.pretrain` is replaced by `albert pretrain`.
+    If albert_tf is installed, `python -m pipelines.pretrain` is replaced by `albert pretrain`. A
+    program that was itself started by `python -m pipelines.NAME` keeps that form.
     """
-    if installed_module("pipelines") == "pipelines":
+    started = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
+    of_checkout = started.startswith(("pipelines.", "export."))
+    if of_checkout or installed_module("pipelines") == "pipelines":
         return text
     return re.sub(r"python -m (?:pipelines|export)\.(?:\w+\.)*(\w+)", r"albert \1", text)
 

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
@@ -63,11 +64,16 @@ def test_a_users_error_is_one_line(body, argument, message):
     assert err.startswith(f"error: {message}") and err.count("\n") == 1
 
 
-def test_an_error_of_the_wheel_names_its_programs(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("started", "shown"),
+    [("albert_tf.pipelines.pretrain", "albert "), ("pipelines.pretrain", "python -m pipelines.")],
+)
+def test_an_error_names_programs_as_they_were_started(monkeypatch, capsys, started, shown):
     monkeypatch.setattr(program, "installed_module", lambda name: f"albert_tf.{name}")
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=started))
     with pytest.raises(SystemExit):
         program.fail("run python -m pipelines.show_records first")
-    assert capsys.readouterr().err == "error: run albert show_records first\n"
+    assert capsys.readouterr().err == f"error: run {shown}show_records first\n"
 
 
 def test_tracebacks_of_users_errors_if_asked_and_of_our_faults():
