@@ -1,4 +1,4 @@
-"""Scores sentences by masked-LM pseudo-log-likelihood, and computes text embeddings."""
+"""Scores sentences by masked-LM pseudo-log-likelihood, fills [MASK], and computes embeddings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import tensorflow as tf
 
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import AlbertTokenizer, check_texts
+from albert_tf.text.in_graph import on_host
+from albert_tf.text.masks import tokenize_around_masks
+from albert_tf.text.tokenization import MASK, AlbertTokenizer, check_texts
 
 _LENGTH_STEP = 8  # batches are padded to a multiple of this length to limit the number of shapes
 POOLINGS = ("mean", "cls")
@@ -34,6 +36,13 @@ class SentenceScore(NamedTuple):
     log_likelihood: float
     num_pieces: int
     num_words: int
+
+
+class MaskedPiece(NamedTuple):
+    """A piece that a model predicts at a [MASK], such as `▁open`, and its probability."""
+
+    piece: str
+    probability: float
 
 
 class SentenceScorer:
@@ -61,17 +70,7 @@ class SentenceScorer:
         masks_rest_of_word: bool = True,
         pieces_per_batch: int = 16_384,
     ):
-        if not isinstance(model, AlbertForPreTraining):
-            raise UserError(
-                f"expected an AlbertForPreTraining, got {type(model).__name__}: a fine-tuned model "
-                "and an encoder have no masked LM"
-            )
-        if getattr(model.masked_lm, "is_drawn_afresh", False):
-            raise UserError(
-                "the model's masked LM has random weights, because the files of the model lack it: "
-                "use the model directory of the run, or the signature `score` of an export"
-            )
-        _check_vocabulary(model.config.vocab_size, tokenizer)
+        _check_masked_lm(model, tokenizer)
         self._model, self._tokenizer = model, tokenizer
         self._masks_rest_of_word = masks_rest_of_word
         self._pieces_per_batch = pieces_per_batch
@@ -98,13 +97,7 @@ class SentenceScorer:
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the piece ids of each text, int32. Raises a UserError as a call does."""
         encoded = _encode(self._tokenizer, texts)
-        room = self._model.config.max_position_embeddings - 2
-        for place, (text, ids) in enumerate(zip(texts, encoded)):
-            if len(ids) > room:
-                raise UserError(
-                    f"texts[{place}]: {text[:60]!r}... has {len(ids):,} pieces, but the model "
-                    f"reads {room} of a text: divide it"
-                )
+        _check_lengths(texts, encoded, self._model.config.max_position_embeddings - 2)
         return encoded
 
     def score_pieces(
@@ -148,6 +141,82 @@ class SentenceScorer:
         }
         logits = self._model(inputs)["masked_lm_logits"][:, 0]
         return tf.gather(tf.nn.log_softmax(logits), pieces, batch_dims=1)
+
+
+class MaskFiller:
+    """Predicts the pieces at each [MASK] of a text, as the signature `fill_mask` of an export does.
+
+    Example: `MaskFiller(model, tokenizer)(["The file is [MASK]."])`.
+
+    For the arguments and errors see SentenceScorer.
+    """
+
+    def __init__(
+        self,
+        model: AlbertForPreTraining,
+        tokenizer: AlbertTokenizer,
+        pieces_per_batch: int = 16_384,
+    ):
+        _check_masked_lm(model, tokenizer)
+        self._model, self._tokenizer = model, tokenizer
+        self._pieces_per_batch = pieces_per_batch
+        ids, k = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32)
+        self._best = tf.function(self._compute, input_signature=[ids, ids, ids, k])
+
+    def __call__(self, texts: Sequence[str], top_k: int = 5) -> list[list[list[MaskedPiece]]]:
+        """Returns the `top_k` most probable pieces, best first, for each [MASK] of each text.
+
+        Raises a UserError if a text has no [MASK] or is too long for the model, if `texts` is a
+        single string, or if `top_k` is not valid.
+        """
+        check_texts(texts)
+        if not 1 <= top_k <= self._model.config.vocab_size:
+            raise UserError(f"top_k {top_k}: expected 1 to {self._model.config.vocab_size}")
+        for place, text in enumerate(texts):
+            if MASK not in text:
+                raise UserError(f"texts[{place}]: {text[:60]!r} has no {MASK}")
+        with on_host():
+            pieces = tokenize_around_masks(
+                tf.constant(texts, tf.string), self._tokenizer, self._tokenizer.in_graph()
+            )
+        encoded = [row.numpy() for row in pieces]
+        _check_lengths(texts, encoded, self._model.config.max_position_embeddings - 2)
+        return self._fill(encoded, top_k)
+
+    def _fill(self, encoded: list[np.ndarray], top_k: int) -> list[list[list[MaskedPiece]]]:
+        """Same as a call, for the pieces of texts."""
+        config, tokenizer = self._model.config, self._tokenizer
+        longest = config.max_position_embeddings
+        rows = [np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32) for ids in encoded]
+        masks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in rows]
+        # The logits of a batch need no more memory than the output of the feed-forward layer.
+        features = self._pieces_per_batch * config.intermediate_size
+        num_logits = config.vocab_size * max(map(len, masks), default=1)
+        sizes = self._pieces_per_batch, max(1, features // num_logits)
+        found: list[list[list[MaskedPiece]]] = [[] for _ in rows]
+        by_length = sorted(enumerate(rows), key=lambda row: len(row[1]))
+        for places, sequences in _batches(by_length, longest, *sizes):
+            positions = [masks[place] for place in places]
+            padded = tf.keras.utils.pad_sequences(positions, padding="post")
+            batch = _padded(sequences, tokenizer.pad_id, longest)
+            best = (values.numpy() for values in self._best(*batch, padded, top_k))
+            for place, ids, probabilities in zip(places, *best):
+                found[place] = [
+                    [MaskedPiece(tokenizer.id_to_piece(i), float(p)) for i, p in zip(*of_mask)]
+                    for of_mask, _ in zip(zip(ids, probabilities), masks[place])
+                ]
+        return found
+
+    def _compute(self, ids, mask, positions, top_k):
+        """Returns ids and probabilities of the best pieces at `positions`, both [b, P, top_k]."""
+        inputs = {
+            "input_word_ids": ids,
+            "input_mask": mask,
+            "input_type_ids": tf.zeros_like(ids),
+            "masked_lm_positions": positions,
+        }
+        best = tf.math.top_k(tf.nn.softmax(self._model(inputs)["masked_lm_logits"]), top_k)
+        return best.indices, best.values
 
 
 class TextEmbedder:
@@ -218,6 +287,29 @@ class TextEmbedder:
             return output[:, 0]
         weights = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
         return tf.reduce_sum(output * weights, axis=1) / tf.reduce_sum(weights, axis=1)
+
+
+def _check_masked_lm(model, tokenizer: AlbertTokenizer) -> None:
+    if not isinstance(model, AlbertForPreTraining):
+        raise UserError(
+            f"expected an AlbertForPreTraining, got {type(model).__name__}: a fine-tuned model "
+            "and an encoder have no masked LM"
+        )
+    if getattr(model.masked_lm, "is_drawn_afresh", False):
+        raise UserError(
+            "the model's masked LM has random weights, because the files of the model lack it: use "
+            "the model directory of the run, or the signatures `score` and `fill_mask` of an export"
+        )
+    _check_vocabulary(model.config.vocab_size, tokenizer)
+
+
+def _check_lengths(texts: Sequence[str], encoded: Sequence[np.ndarray], room: int) -> None:
+    for place, (text, ids) in enumerate(zip(texts, encoded)):
+        if len(ids) > room:
+            raise UserError(
+                f"texts[{place}]: {text[:60]!r}... has {len(ids):,} pieces, but the model "
+                f"reads {room} of a text: divide it"
+            )
 
 
 def _check_vocabulary(vocab_size: int, tokenizer: AlbertTokenizer) -> None:

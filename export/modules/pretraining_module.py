@@ -6,8 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.text.tokenization import MASK, WORD_BOUNDARY
-from albert_tf.text.words import row_ids
+from albert_tf.text.masks import tokenize_around_masks
 from .. import signatures
 from ..batches import map_rows, map_sorted_rows
 from ..checks import MAX_OUTPUT_VALUES
@@ -91,40 +90,7 @@ class PreTrainingModule(EncoderModule):
         return max(MAX_OUTPUT_VALUES // self.sizes["vocab_size"], 1)
 
     def _tokenize_around_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
-        """Tokenizes texts to int32 [batch, (pieces)], in which `[MASK]` is replaced by mask_id.
-
-        Text directly after a mask is tokenized without a word boundary. For example, `the [MASK].`
-        ends with the piece `.`, as in training, instead of `▁ .` or `▁.`.
-        """
-        parts = tf.strings.split(self.read(texts), MASK)
-        after_mask = tf.ragged.range(parts.row_lengths()).flat_values > 0
-        flat = parts.flat_values
-        # True if a part does not start with white space.
-        touches = tf.equal(tf.strings.regex_replace(flat, r"^[\s\p{Z}]", ""), flat)
-
-        pieces = self.tokenizer(flat)
-        is_first = tf.equal(tf.ragged.range(pieces.row_lengths()).flat_values, 0)
-        joins = is_first & tf.gather(after_mask & touches, row_ids(pieces))
-        ids = pieces.flat_values
-        ids = tf.where(joins, tf.gather(self._without_boundary(), ids), ids)
-        pieces = tf.ragged.boolean_mask(
-            pieces.with_flat_values(ids), pieces.with_flat_values(ids >= 0)
-        )
-
-        mask = tf.fill([tf.size(flat), 1], self.served.tokenizer.mask_id)
-        mask = tf.RaggedTensor.from_tensor(mask, lengths=tf.cast(after_mask, tf.int64))
-        pieces = tf.concat([mask, pieces], axis=1)
-        row_splits = tf.gather(pieces.row_splits, parts.row_splits)
-        return tf.RaggedTensor.from_row_splits(pieces.flat_values, row_splits)
-
-    def _without_boundary(self) -> list[int]:
-        """Maps each id to the id of the piece without `▁`, if it exists. `▁` is mapped to -1."""
-        pieces = self.served.tokenizer.pieces
-        ids = {**{piece: i for i, piece in enumerate(pieces)}, "": -1}
-        return [
-            ids.get(piece[1:], i) if piece.startswith(WORD_BOUNDARY) else i
-            for i, piece in enumerate(pieces)
-        ]
+        return tokenize_around_masks(self.read(texts), self.served.tokenizer, self.tokenizer)
 
     def score(self, text) -> dict:
         """Serves the `score` signature. Same as albert_tf.SentenceScorer, but 0 for empty texts."""

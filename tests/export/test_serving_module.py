@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import albert_tf
 from albert_tf.models import AlbertForPreTraining
+from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import open_checkpoint
@@ -141,6 +142,26 @@ def test_masks_are_filled_as_the_model_fills_them_alone(loaded, model, tokenizer
                 continue
             assert pieces == [tokenizer.id_to_piece(i) for i in best.indices[mask].numpy()]
             np.testing.assert_allclose(probabilities, best.values[mask], atol=1e-5)
+
+
+def test_masks_are_filled_as_in_python(loaded, model, tokenizer):
+    texts = ["The [MASK] fox", "[MASK][MASK]", "dog [MASK]s, [MASK]. " + SHORT, "é\u3000[MASK]"]
+    answers = ask(loaded, "fill_mask", text=texts)
+    fill = albert_tf.MaskFiller(model, tokenizer, pieces_per_batch=40)
+    for row, masks in enumerate(fill(texts, top_k=NUM_CANDIDATES)):
+        assert len(masks) == answers["num_masks"][row]
+        for best, *expected in zip(masks, answers["pieces"][row], answers["probabilities"][row]):
+            pieces, probabilities = zip(*best)
+            assert pieces == tuple(piece.decode() for piece in expected[0])
+            np.testing.assert_allclose(probabilities, expected[1], atol=1e-5)
+    assert len(fill(texts[:1], top_k=2)[0][0]) == 2 and fill([]) == []
+    for arguments, message in (
+        ([["[MASK]", "no"]], r"texts\[1\]: 'no' has no \[MASK\]"),
+        ([["[MASK]" * 99]], "has 99 pieces, but the model reads 65"),
+        ([["[MASK]"], 0], "top_k 0: expected 1 to"),
+    ):
+        with pytest.raises(UserError, match=message):
+            fill(*arguments)
 
 
 def test_texts_are_scored_as_in_python(loaded, model, tokenizer):
