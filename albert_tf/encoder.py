@@ -77,12 +77,30 @@ def complete_inputs(inputs) -> dict[str, tf.Tensor]:
 
 def as_dict(inputs) -> dict[str, tf.Tensor]:
     """Copies a model's inputs to a new dict. A single tensor becomes `input_word_ids`."""
+    refuse_keras_3(inputs)
     if tf.is_tensor(inputs):
         return {"input_word_ids": inputs}
     if not isinstance(inputs, Mapping):
         kind = type(inputs).__name__
         raise UserError(f"inputs are a {kind}, expected a dict of tensors or input_word_ids alone")
     return dict(inputs)
+
+
+# The package of tf.keras: with TensorFlow 2.15 "keras", with later versions "tf_keras". There the
+# package "keras" is Keras 3, whose objects have the names of Keras 2, but other methods.
+_PACKAGE_OF_KERAS_2 = tf.keras.layers.Layer.__module__.split(".")[0]
+
+
+def refuse_keras_3(*values) -> None:
+    """Raises a UserError if one of the values, or a value nested in them, belongs to Keras 3."""
+    if _PACKAGE_OF_KERAS_2 == "keras":
+        return
+    for value in tf.nest.flatten(values):
+        if any(base.__module__.split(".")[0] == "keras" for base in type(value).__mro__):
+            raise UserError(
+                f"{type(value).__name__} is of Keras 3, but albert_tf needs Keras 2: use tf.keras; "
+                "never import keras"
+            )
 
 
 class RefusesKerasMask:

@@ -11,6 +11,7 @@ from albert_tf.encoder import (
     as_dict,
     cls_only_positions,
     complete_inputs,
+    refuse_keras_3,
 )
 from albert_tf.heads import (
     ClassificationHead,
@@ -52,6 +53,16 @@ class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
         with tf.name_scope(f"{self.name}/"):
             build_parts(self.config.hidden_size, *parts)  # subclasses may add layers
         tf.keras.layers.Layer.build(self, input_shape)
+
+    def compile(self, *args, **kwargs):
+        """Same as tf.keras.Model.compile. Raises a UserError for an object of Keras 3."""
+        refuse_keras_3(args, kwargs)
+        super().compile(*args, **kwargs)
+
+    def fit(self, *args, **kwargs):
+        """Same as tf.keras.Model.fit. Raises a UserError for an object of Keras 3."""
+        refuse_keras_3(args, kwargs)
+        return super().fit(*args, **kwargs)
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import optimization
+from albert_tf import encoder, optimization
+from albert_tf.storage.errors import UserError
 from tests.albert_tf.test_keras_contract import EVERY, MODELS, are_equal, flat
 from tests.jobs import PROJECT, run_code
 
@@ -239,3 +240,21 @@ first, second = draw(), draw()
 assert np.array_equal(first, second) and not np.array_equal(first[0], first[1])
 """
     run_code(code)
+
+
+def test_objects_of_keras_3_are_refused(monkeypatch):
+    """Here a class that says it is in Keras' package; Keras 3 itself needs Python 3.12."""
+    attributes = {"__module__": "keras.src.x", "shape": (None, 6), "dtype": "int32"}
+    kind = type("Theirs", (), {**attributes, "ndim": 2})
+    theirs = type("Own", (kind,), {"__module__": "__main__"})()
+    monkeypatch.setattr(encoder, "_PACKAGE_OF_KERAS_2", "tf_keras")
+    create, inputs = MODELS["classification"]
+    model, layer = create(), encoder.AlbertEncoder(create().config)
+    calls = [lambda x, of=of: of(x) for of in (layer, model)]
+    calls += [lambda x: model({"input_word_ids": x}), model.compile]
+    calls.append(lambda x: model.fit(inputs, callbacks=[x]))
+    for refused in calls:
+        with pytest.raises(
+            UserError, match=r"Own is of Keras 3, .* use tf.keras; never import ker"
+        ):
+            refused(theirs)
