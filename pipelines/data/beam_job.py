@@ -139,20 +139,11 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
     runner, options = workers.runner, shlex.split(workers.beam_options)
     num_workers = 1
     _check_packages(options)
-    logging.disable(logging.WARNING)  # On import, Beam warns about missing optional packages.
-    try:
-        with warnings.catch_warnings():
-            # On Python 3.9, Google's packages warn that Python 3.9 has reached its end of life.
-            warnings.simplefilter("ignore", FutureWarning)
-            import apache_beam as beam
-            from apache_beam.options.pipeline_options import PipelineOptions
-            from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-            from apache_beam.transforms.environments import SubprocessSDKEnvironment
+    beam = _import_beam(runner)
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+    from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-            if "dataflow" in runner.lower():
-                _check_dataflow()
-    finally:
-        logging.disable(logging.NOTSET)
     if runner == "DirectRunner":
         # Create the runner here. Passing its name makes Beam try to download another runner first.
         num_workers = workers.count(len(units))
@@ -186,6 +177,23 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
         raise
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _import_beam(runner: str):
+    """Imports Beam without its warnings, and the packages of Dataflow if `runner` needs them."""
+    logging.disable(logging.WARNING)  # On import, Beam warns about missing optional packages.
+    try:
+        with warnings.catch_warnings():
+            # On Python 3.9, Google's packages warn that Python 3.9 has reached its end of life.
+            warnings.simplefilter("ignore", FutureWarning)
+            import apache_beam
+            import apache_beam.runners.portability.fn_api_runner
+
+            if "dataflow" in runner.lower():
+                _check_dataflow()
+    finally:
+        logging.disable(logging.NOTSET)
+    return apache_beam
 
 
 def _check_packages(beam_options: Sequence[str]) -> None:
