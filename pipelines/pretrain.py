@@ -217,8 +217,7 @@ def pretrain(
         if loop.eval_steps:
             scored = functools.partial(model, num_hidden_layers=depth, hidden_states=True)
             score = make_scoring(strategy, scored, heldout, config.vocab_size, tokenizer.mask_id)
-            named = tokenizer.id_to_piece
-            evaluate = make_evaluation(score, baselines, loop.eval_steps, named)
+            evaluate = make_evaluation(score, baselines, loop.eval_steps, tokenizer.id_to_piece)
         return Stage(first_step, _train_step(model, optimizer, settings, depth), rates, evaluate)
 
     with run.hold(identity):

@@ -157,7 +157,8 @@ def test_answers(ask, tmp_path):
         places = [0, *range(window.offset, window.offset + window.last - window.first)]
         ends = np.array([output[f"{end}_logits"][places] for end in ("start", "end")])
         found = np.array([theirs[f"{end}_logits"][place, places] for end in ("start", "end")])
-        np.testing.assert_allclose(found, ends, atol=1e-5)
+        # float32: 2e-5 was seen between logits of 3 (a Xeon with AMX)
+        np.testing.assert_allclose(found, ends, rtol=3e-5, atol=1e-5)
         sums = found[0, 1:, None] + found[1, 1:]  # without [CLS]
         lengths = np.arange(1, len(places)) - np.arange(len(places) - 1)[:, None]
         sums[(lengths < 1) | (lengths > MAX_ANSWER_LENGTH)] = -np.inf

@@ -196,7 +196,7 @@ def test_transformers_writes_the_same(task, tiny_vocabulary, tmp_path):
     assert not info["missing_keys"] and not info["unexpected_keys"]
     # Of a chooser task.json says among how many.
     theirs.save_pretrained(tmp_path / "theirs")
-    for name in ("spiece.model", "task.json"):
+    for name in ("spiece.model", "tokenizer_config.json", "task.json"):
         shutil.copy(tmp_path / "hf" / name, tmp_path / "theirs")
     convert_fine_tuned(input_path=str(tmp_path / "theirs"), output_dir=str(tmp_path / "b"))
     assert_weights(tmp_path / "b", model, task)
