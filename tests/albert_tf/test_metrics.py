@@ -19,7 +19,7 @@ def test_pretraining_metrics_are_per_counted_prediction():
         **{"masked_lm_loss": 1.5, "masked_lm_accuracy": 0.375},
         **{"sentence_order_loss": 0.6, "sentence_order_accuracy": 0.8},
         **{"separator_loss": 0.2, "separator_accuracy": 0.6, "loss": 2.1},
-        **{"openings_accuracy": 1.0, "openings_pairs": 2.0},
+        **{"openings_accuracy": 1.0, "openings_pairs": 2.0, "sentence_order_pairs": 5.0},
         **{"inside_accuracy": 2 / 3, "inside_pairs": 3.0},
     }
     assert metrics.pretraining_metrics(sums) == pytest.approx(expected)
