@@ -180,7 +180,7 @@ def _check_same(output_prefix: str, provenance: dict) -> None:
     found = files.read_json_if_exists(path)
     if found == provenance:
         return
-    if not found:
+    if "input_bytes" not in found:
         difference = f"{path}, which would say how it was made, is missing"
     elif found["input_bytes"] != provenance["input_bytes"]:
         difference = "it was trained on other input files"

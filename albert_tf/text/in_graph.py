@@ -86,6 +86,8 @@ class InGraphTokenizer(tf.Module):
         if not settings.keep_accents:
             texts = self._normalize_utf8(texts, "NFKD")
             texts = tf.strings.regex_replace(texts, character_class(unicodedata.combining), "")
+        elif self._vocabulary.composes:
+            texts = self._normalize_utf8(texts, "NFD")
         if settings.do_lower_case:
             # tf.strings.lower truncates a text at its first NUL. Replace NUL by a line feed, which
             # does not occur here, during the call.

@@ -80,7 +80,12 @@ class SentencePieceVocabulary(Vocabulary):
 
     def preprocess(self, text: str) -> str:
         """Prepares text for SentencePiece; see settings.preprocess."""
-        return preprocess(text, self.settings)
+        return preprocess(text, self.settings, self.composes)
+
+    @functools.cached_property
+    def composes(self) -> bool:
+        """Whether SentencePiece composes a letter and its separate marks."""
+        return self.normalize("e\u0301").endswith("\u00e9")
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the piece ids of several texts. Faster than calling `encode` in a loop."""

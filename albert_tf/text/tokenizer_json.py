@@ -129,7 +129,9 @@ def _sentencepiece(vocabulary: SentencePieceVocabulary) -> dict:
         raise UserError("a SentencePiece model of words cannot be written as tokenizer.json")
     is_unigram = model.trainer_spec.model_type == sentencepiece_proto.UNIGRAM
     return {
-        "normalizer": _sequence("normalizers", _normalizers(vocabulary.settings, model)),
+        "normalizer": _sequence(
+            "normalizers", _normalizers(vocabulary.settings, model, vocabulary.composes)
+        ),
         "pre_tokenizer": _sequence("pretokenizers", _pre_tokenizers(model)),
         "decoder": _decoder(model),
         "model": _unigram(vocabulary, model) if is_unigram else _bpe(vocabulary, model),
@@ -145,7 +147,7 @@ def _replace(pattern: str, text: str, is_regex: bool = True) -> dict:
     return {"type": "Replace", "pattern": {kind: pattern}, "content": text}
 
 
-def _normalizers(settings: TextSettings, model) -> list[dict]:
+def _normalizers(settings: TextSettings, model, composes: bool) -> list[dict]:
     """Returns the steps of `preprocess` and of SentencePiece's normalizer."""
     spec = model.normalizer_spec
     # A space before the text becomes the boundary mark, which _pre_tokenizers adds otherwise.
@@ -155,6 +157,8 @@ def _normalizers(settings: TextSettings, model) -> list[dict]:
         steps += [_replace(quote, '"', is_regex=False) for quote in ("``", "''")]
     if not settings.keep_accents:
         steps += [{"type": "NFKD"}, _replace(character_class(unicodedata.combining), "")]
+    elif composes:
+        steps.append({"type": "NFD"})
     if settings.do_lower_case:
         # The library lower-cases each character separately. Python lower-cases a sigma at the end
         # of a word differently.

@@ -5,8 +5,10 @@ import functools
 import json
 import pickle
 import shutil
+import unicodedata
 
 import pytest
+import tensorflow as tf
 
 from albert_tf.checkpoints.pretrained import read_tokenizer
 from albert_tf.text.settings import TextSettings
@@ -15,6 +17,7 @@ from albert_tf.text.wordpiece import WordPieceVocabulary
 from tests import vocabularies
 from tests.builders import raises_one_line
 
+OURS = {"latex_quotes": False}
 TEXT = "The Fox said `` no '' to Émile and Élan in Été".split()
 
 
@@ -79,6 +82,7 @@ def test_settings_beside_a_vocabulary_of_hugging_face(vocabulary):
         ),
         ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": "own.Own"}}, r"its own \(own.Own"),
         ("tokenizer_config.json", {"never_split": ["<e>"]}, "never_split is "),
+        ("tokenizer_config.json", {"tokenizer_class": "XLNetTokenizer", **OURS}, "XLNetTokenizer"),
         ("added_tokens.json", {"<e1>": 99, "</e1>": 100}, r"added tokens \(<e1>, </e1>\), which"),
         ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "<e>"}}}, r"\(<e>\)"),
         ("tokenizer.json", {"added_tokens": [{"id": 9, "content": "<e>"}]}, r"\(<e>\)"),
@@ -152,6 +156,22 @@ def test_words_whose_pieces_are_marked_otherwise(tmp_path):
     tokenizer = AlbertTokenizer(train(tmp_path / "no_prefix", add_dummy_prefix=False))
     with raises_one_line("trained with add_dummy_prefix=false, so the first word of a sentence"):
         tokenizer.word_starts()
+
+
+def test_marks_may_be_composed_in_part(tmp_path):
+    """As in Vietnamese text of Windows: a letter with its horn, and a separate tone."""
+    kept = TextSettings(keep_accents=True)
+    lines = ["người việt ở đà nẵng"] * 9
+    model = vocabularies.train(tmp_path / "vi", lines, 60, text=kept, character_coverage=1.0)
+    tokenizer, whole = AlbertTokenizer(model), "người việt"
+    forms = [whole, unicodedata.normalize("NFD", whole), "ng\u01b0\u01a1\u0300i vi\xea\u0323t"]
+    expected = tokenizer.encode(whole)
+    assert tokenizer.unk_id not in expected
+    assert tokenizer.encode_batch(forms) == [expected] * 3
+    assert tokenizer.in_graph()(forms).to_list() == [expected] * 3
+    aligned = tokenizer.in_graph().align(tf.constant(forms))
+    ends = aligned.limits.numpy().reshape(3, -1)[:, -1]
+    assert ends.tolist() == [len(text.encode()) for text in forms]
 
 
 def test_bytes_are_decoded_as_characters(tmp_path):

@@ -192,7 +192,7 @@ def test_what_is_no_bert(changes, message, tmp_path):
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_a_cased_vocabulary_that_is_lower_cased_gets_a_note(tmp_path, do_lower_case):
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "US", "us", "##a", "a", "b"]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "EU", "UK", "US", "us", "##a", "b"]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
     tokenizer = pretrained.read_tokenizer(
         str(tmp_path), text_settings={"do_lower_case": do_lower_case}
