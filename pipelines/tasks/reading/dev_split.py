@@ -170,7 +170,7 @@ def _quotas(totals: Counter, fraction: float) -> Counter:
 def _key(places: Sequence[int], texts: Sequence, examples: Sequence[AnyExample]) -> bytes:
     """Returns the smallest hash of the texts in a group; without text, a hash of the answer."""
     found = [_digest(text) for place in places for text in texts[place] if text]
-    return min(found, default=_digest(f"\0{examples[places[0]].label!r}"))
+    return min(found, default=_digest(f"\0{examples[places[0]].classes!r}"))
 
 
 def _digest(text: str) -> bytes:
