@@ -9,6 +9,7 @@ Deviation: a file of that library cannot express the following.
 - SentencePiece adds scores in float32, the library in float64. Segmentations with nearly equal
   scores may differ.
 - The library has its own Unicode tables, so rare characters differ between versions.
+- If a text begins with a mark that is removed, its first word has no boundary mark.
 - If both texts of a pair are truncated to an odd number of pieces, the library gives the second
   text the additional piece. The reference and this project give it to the first one.
 """
