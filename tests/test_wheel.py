@@ -141,10 +141,18 @@ def test_make_install_serves_every_directory(wheel, tmp_path):
     run(sys.executable, "-c", build, cwd=wheel.parent)
     [path] = tmp_path.glob("*.whl")
     zipfile.ZipFile(path).extractall(tmp_path)
-    code = (
-        f"import site; site.addsitedir({str(tmp_path)!r}); import albert_tf.pipelines.predict as p"
-    )
-    done = run(sys.executable, "-c", f"{code}; print(p.__file__)", cwd=tmp_path, PYTHONPATH="")
+    # Without the installation that `make test` made in this environment.
+    code = f"""
+import site, sys
+sys.meta_path[:] = [f for f in sys.meta_path if "__editable__" not in getattr(f, "__module__", "")]
+for name in [name for name in sys.modules if name.startswith("__editable__")]:
+    del sys.modules[name]
+sys.path.insert(0, {str(tmp_path)!r})
+site.addsitedir({str(tmp_path)!r})
+import albert_tf.pipelines.predict
+print(albert_tf.pipelines.predict.__file__)
+"""
+    done = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH="")
     assert done.stdout.strip() == str(wheel.parent / "pipelines/predict.py")
 
 
