@@ -2,13 +2,15 @@
 
 import re
 import signal
+import subprocess
 
 import pytest
 import yaml
 
 from albert_tf.jobs import program
 from export.checks import MAX_OUTPUT_VALUES
-from tests.jobs import PROJECT, run
+from tests.export.stand_in import QuietHandler, serving
+from tests.jobs import PROJECT, free_port, run
 
 JOBS = {
     path.name: yaml.safe_load(path.read_text())["spec"]
@@ -65,6 +67,23 @@ def test_kubernetes_serves_as_compose_does():
     assert gigabytes < limit < gigabytes + 1
     resources = container["resources"]
     assert resources["limits"]["memory"] == resources["requests"]["memory"] == f"{limit}Gi"
+
+
+def test_the_health_check_resolves_the_label_stable():
+    *_, script = COMPOSE["albert"]["healthcheck"]["test"]
+
+    class Server(QuietHandler):
+        def do_GET(self):  # noqa: N802
+            known = "/v1/models/albert", "/v1/models/albert/labels/stable/metadata"
+            self.reply(200 if self.path in known else 400, {})
+
+    def check(port, label="stable"):
+        own = script.replace("$$", "$").replace("8501", str(port)).replace("stable", label)
+        return subprocess.run(["bash", "-c", own], capture_output=True, timeout=60).returncode
+
+    with serving(Server) as port:
+        assert check(port) == 0 and check(port, "nosuch") == 1
+    assert check(free_port()) == 1
 
 
 def test_clients_reach_the_server_through_the_proxy_alone():

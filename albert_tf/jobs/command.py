@@ -31,7 +31,6 @@ PROGRAMS = (
     "export.onnx",
     "export.ask",
     "export.serving.client",
-    "export.serving.rollout",
     "pipelines.data.demo_corpus",
 )
 
