@@ -24,7 +24,6 @@ PROGRAMS = (
     "pipelines.minimal_pairs",
     "pipelines.finetune",
     "pipelines.predict",
-    "pipelines.compare",
     "pipelines.convert_checkpoint",
     "export.export_saved_model",
     "export.tflite",
