@@ -1,11 +1,13 @@
 import dataclasses
 import json
-from pathlib import Path
+import math
+import re
 
 import pytest
+import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
-from pipelines import reproduce
+from albert_tf.models import AlbertForPreTraining
 from pipelines.training.depth_schedule import parse_depths
 from tests.jobs import PROJECT, run_code
 
@@ -133,6 +135,20 @@ def in_the_project(monkeypatch):
     monkeypatch.chdir(PROJECT)
 
 
+def size(variables):
+    return sum(math.prod(variable.shape) for variable in variables)
+
+
+def count_parameters(config):
+    """Counts encoder, encoder with pooler and whole model; weights of a graph use no memory."""
+    with tf.Graph().as_default():
+        model = AlbertForPreTraining(config)
+        model.create_variables()
+    encoder = size(model.encoder.trainable_variables)
+    pooler = size(model.encoder.pooler.trainable_variables)
+    return encoder - pooler, encoder, size(model.trainable_variables)
+
+
 def test_counts_of_the_released_models():
     for name, *expected in (
         ("albert_base", 11_683_584, 11_813_810),
@@ -140,99 +156,60 @@ def test_counts_of_the_released_models():
         ("albert_xlarge", 58_724_864, 59_021_490),
         ("albert_xxlarge", 222_595_584, 223_158_450),
     ):
-        counts = reproduce.count_parameters(reproduce.symbolic_model(AlbertConfig.named(name)))
-        assert [counts["encoder + pooler"], counts["with heads"]] == expected
-        pooler = AlbertConfig.named(name).hidden_size
-        assert counts["encoder + pooler"] - counts["encoder"] == pooler * (pooler + 1)
+        config = AlbertConfig.named(name)
+        without_pooler, *counts = count_parameters(config)
+        assert counts == expected
+        assert counts[0] - without_pooler == config.hidden_size * (config.hidden_size + 1)
 
 
 @pytest.mark.slow
-def test_every_published_count_is_ours_or_has_its_reason():
-    blocks = reproduce.parameter_tables().split("\n\n")
-    unequal = set()
-    for table, block in zip(("overall", "embedding", "sharing"), blocks):
-        lines = block.splitlines()[2:]
-        assert len(lines) == len(reproduce.read_table(table).rows) > 6
-        for line in lines:
-            name, _, _, _, sharing = line.split()[:5]
-            verdict = "encoder" if sharing == "none" else "encoder + pooler"
-            if not line.endswith((f"  {verdict}", "  encoder, to the nearest 10M")):
-                unequal.add(name)
-                assert "  neither: " in line and len(line.split("neither: ")[1]) > 30
-    assert unequal == {"albert_xlarge", "albert_xxlarge"}
+def test_published_counts_of_the_papers_rows():
+    page = (PROJECT / "pipelines/recipes/README.md").read_text(encoding="utf-8")
+    published = set(re.findall(r"^\| [234] \| `([\w/.]+)` \| ([\d,]+) \|", page, re.MULTILINE))
+    assert len(published) == 17
+    ours_of = {"albert_xlarge_v1": 59, "albert_xxlarge_v1": 223, "bert_xlarge": 1271}
+    base = AlbertConfig.named("albert_base_v1")
+    for name, millions in published:
+        is_file = name.endswith(".json")
+        config = (
+            AlbertConfig.read(f"pipelines/recipes/{name}") if is_file else AlbertConfig.named(name)
+        )
+        if is_file:
+            sharing, width = re.fullmatch(r"paper/(\w+)_(\d+)\.json", name).groups()
+            changes = {"parameter_sharing": sharing, "embedding_size": int(width)}
+            assert config == dataclasses.replace(base, **changes)
+        without_pooler, with_pooler, _ = count_parameters(config)
+        count = without_pooler if config.parameter_sharing == "none" else with_pooler
+        expected = ours_of.get(name, int(millions.replace(",", "")))
+        assert round(count / 1e6) == expected, name
 
 
-def megabytes_of(work):
-    """Returns the peak of a process before and after work on the config of 0.9 GB of weights."""
-    code = f"""
-import tensorflow as tf
-from albert_tf.config import AlbertConfig
-from albert_tf.models import AlbertForPreTraining
-from pipelines import reproduce
-from tests.benchmarks.measuring import peak_megabytes
-tf.zeros([])
-before, config = peak_megabytes(), AlbertConfig.named("albert_xxlarge")
-{work}
-print(before, peak_megabytes())
-"""
-    return map(int, run_code(code)[0].split()[-2:])
-
-
-def test_counting_needs_no_memory_for_weights():
-    before, after = megabytes_of("reproduce.symbolic_model(config)")
-    assert after - before < 400
+def test_flags_of_the_papers_rows():
+    parsed = flags_of("pretrain", PROJECT / "pipelines/recipes/paper")
+    names = ("albert_config", "sentence_objective", "num_train_steps", "learning_rate")
+    assert {name: tuple(flags[flag] for flag in names) for name, flags in parsed.items()} == {
+        "common": ("albert_base", "sop", 125_000, 0.00176),
+        "bert_large_400k": ("bert_large", "sop", 400_000, 0.00176),
+        **{
+            f"sentence_{objective}": ("albert_base_v1", objective, 125_000, 0.00176)
+            for objective in ("none", "nsp", "sop")
+        },
+    }
 
 
 @pytest.mark.slow
 def test_xxlarge_is_built_below_4_gb_and_its_weights_only_once():
-    before, after = megabytes_of("AlbertForPreTraining(config).create_variables()")
+    code = """
+import tensorflow as tf
+from albert_tf.config import AlbertConfig
+from albert_tf.models import AlbertForPreTraining
+from tests.benchmarks.measuring import peak_megabytes
+tf.zeros([])
+before = peak_megabytes()
+AlbertForPreTraining(AlbertConfig.named("albert_xxlarge")).create_variables()
+print(before, peak_megabytes())
+"""
+    before, after = map(int, run_code(code)[0].split()[-2:])
     assert after < 4000
     # The initializer of the largest kernel holds three tensors of its size for a moment.
     assert (after - before) * 1e6 < 2 * 4 * 223_158_450
-
-
-def test_recipes_are_flags_of_pretrain():
-    """What pretrain reads from each flagfile is what the tables are computed from."""
-    flags_of_recipe, used = flags_of("pretrain", PROJECT / "pipelines/recipes/paper"), {"common"}
-    base = AlbertConfig.named("albert_base_v1")
-    for name in ("overall", "embedding", "sharing", "sentence_objective", "same_time"):
-        table = reproduce.read_table(name)
-        for row in table.rows:
-            used.add(row.recipe)
-            assert len(row.results.split()) == len(table.columns.split()), row
-            flags, recipe = flags_of_recipe[row.recipe], reproduce.read_recipe(row)
-            assert {flag: str(flags[flag]) for flag in recipe} == recipe, row
-            if name in ("embedding", "sharing"):
-                sharing, size = row.name.split("_")
-                changes = {"parameter_sharing": sharing, "embedding_size": int(size)}
-                expected = dataclasses.replace(base, **changes)
-            elif name == "sentence_objective":
-                expected = base
-            else:
-                is_bert = row.name.startswith("bert_")
-                expected = AlbertConfig.named(row.name if is_bert else f"{row.name}_v1")
-            assert reproduce.recipe_config(recipe) == expected
-            objective = row.name if name == "sentence_objective" else "sop"
-            steps = 400_000 if row.recipe == "bert_large_400k" else 125_000
-            assert (flags["sentence_objective"], flags["num_train_steps"]) == (objective, steps)
-    assert flags_of_recipe.keys() == used
-
-
-def test_a_count_that_is_neither_needs_a_reason():
-    counts = {"encoder": 12_600_000, "encoder + pooler": 12_500_001}
-    with pytest.raises(AssertionError, match="row: neither"):
-        reproduce.agreement(reproduce.Row("row", "row", "", parameters=12), counts)
-
-
-def test_a_table_lists_recipe_cost_and_figures():
-    table = reproduce.read_table("sentence_objective")
-    _, *rows = reproduce.list_rows(table, flops_per_second=1e15).splitlines()[1:5]
-    assert [row.split()[0] for row in rows] == ["none", "nsp", "sop"]
-    _, recipe, steps, batch, flops, days, *figures = rows[0].split()
-    assert (steps, batch) == ("125,000", "4,096")
-    assert Path(recipe).exists()
-    # 12 layers of 12 H^2 weights, 6 operations per weight and position, attention aside.
-    least = 6 * 12 * 12 * 768**2 * 512 * 4096 * 125_000
-    assert least < float(flops) < 1.2 * least
-    assert float(days) == pytest.approx(float(flops) / 1e15 / 86400, rel=0.01)
-    assert " ".join(figures) == "54.9 52.4 53.3 88.6/81.5 78.1/75.3 81.5 89.9 61.7 79.0"
