@@ -14,9 +14,6 @@ compressed file. The records do not depend on the number of workers. After a cra
 command again to resume. Finished units are skipped. manifest.json, which is written last, lists the
 shards and their counts.
 
---format=reference also writes masked examples for other programs, in the format of the reference's
-create_pretraining_data.py. The segments are then in OUTPUT_DIR/segments.
-
 Examples:
   python -m pipelines.create_pretraining_data --input_file='corpus/*.txt' \
       --spm_model_file=vocab/spiece.model --output_dir=records
@@ -32,23 +29,21 @@ import functools
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Iterator, Sequence
 
 from absl import flags
 
 import albert_tf
 from albert_tf.jobs import job_directory, program, text_flags
-from albert_tf.jobs.settings import define_settings_flags, flag_names, settings_from_flags
+from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from albert_tf.text.tokenization import AlbertTokenizer
 from .data import beam_job, corpus, unit_job
 from .data.duplicates import find_duplicates, hash_ranges
-from .data.examples import DRAWS, ExampleOptions
-from .data.records import Manifest, ReferenceManifest, SegmentManifest, make_splits
-from .data.reference_job import SEGMENTS_DIR, plan_passes, write_pass
+from .data.examples import DRAWS
+from .data.records import Manifest, SegmentManifest, make_splits
 from .data.shard_writer import COUNTS, Range, Settings, TextUnit, hash_unit, write_unit
 from .data.text_files import expansion, is_compressed
 
@@ -73,32 +68,11 @@ def define_flags() -> None:
     corpus.define_flags()
     define_settings_flags(Settings, max_seq_length=512)
     text_flags.define_flags()
-    flags.DEFINE_enum(
-        "format",
-        "segments",
-        ["segments", "reference"],
-        "segments: training draws the masks. reference: also write masked examples.",
-    )
-    flags.DEFINE_integer(
-        "dupe_factor",
-        10,
-        "Number of masked copies of each training segment, for --format=reference. The reference "
-        "makes 40, which needs four times the disk space. Its users found 10 sufficient.",
-        lower_bound=1,
-    )
-    define_settings_flags(ExampleOptions)
     beam_job.define_flags()
 
 
 def main(_) -> None:
     """Runs the program with the values of its flags."""
-    if FLAGS.format == "segments":
-        of_masks = ["dupe_factor", *flag_names(ExampleOptions)]
-        if given := [f"--{name}" for name in of_masks if FLAGS[name].present]:
-            raise UserError(
-                f"{given[0]} has no effect on --format=segments, whose masks and labels are drawn "
-                "by pipelines.pretrain: omit it here"
-            )
     if FLAGS.run_pieces and FLAGS.run_pieces > FLAGS.max_seq_length - NUM_SPECIAL_PIECES:
         raise UserError(
             f"--run_pieces={FLAGS.run_pieces}: a run does not fit into "
@@ -113,13 +87,7 @@ def main(_) -> None:
     )
     workers = settings_from_flags(beam_job.Workers)
     with job_directory.lock(settings.output_dir):
-        if FLAGS.format == "segments":
-            create_pretraining_data(settings, workers)
-        else:
-            options = settings_from_flags(
-                ExampleOptions, max_seq_length=FLAGS.max_seq_length, seed=FLAGS.random_seed
-            )
-            create_reference_examples(settings, options, FLAGS.dupe_factor, workers)
+        create_pretraining_data(settings, workers)
 
 
 def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Manifest:
@@ -158,49 +126,6 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
             "hint: the whole text is one document with --input_format="
             f"{settings.text_format.input_format}; are blank lines missing, or is the format wrong?"
         )
-    return manifest
-
-
-def create_reference_examples(
-    settings: Settings, options: ExampleOptions, dupe_factor: int, workers: beam_job.Workers
-) -> ReferenceManifest:
-    """Writes segments to OUTPUT_DIR/segments, and static masked examples made from them.
-
-    `options` define how examples are made from segments. Each of the `dupe_factor` passes over the
-    training segments draws new masks. Raises the same errors as `create_pretraining_data`.
-    """
-    output_dir = settings.output_dir
-    identity = {**options.identity(), "dupe_factor": dupe_factor}
-    unit_job.claim(output_dir, {**identity, "code_version": albert_tf.__version__})
-    segments_dir = os.path.join(output_dir, SEGMENTS_DIR)
-    segments = create_pretraining_data(
-        dataclasses.replace(settings, output_dir=segments_dir), workers
-    )
-    if manifest := Manifest.read_finished(output_dir):
-        return manifest
-    units = plan_passes(segments, dupe_factor)
-    work = functools.partial(write_pass, settings=settings, options=options)
-    paths = unit_job.run_units("drawing examples", work, units, output_dir, workers)
-    markers = unit_job.read_markers(paths)
-    fields = {field.name for field in dataclasses.fields(ReferenceManifest)}
-    manifest = ReferenceManifest(
-        max_seq_length=options.max_seq_length,
-        max_predictions_per_seq=options.max_predictions_per_seq,
-        sentence_objective=options.sentence_objective,
-        vocab_sha256=segments.vocab_sha256,
-        vocab_size=segments.vocab_size,
-        **segments.text_settings._asdict(),
-        code_version=albert_tf.__version__,
-        drawn_with={
-            **{name: value for name, value in options.identity().items() if name not in fields},
-            "dupe_factor": dupe_factor,
-            "segments": segments.fingerprint(),
-            "unlabelled": sum(marker["unlabelled"] for marker in markers),
-        },
-        splits=make_splits({u.split: [m["shard"]]} for u, m in zip(units, markers)),
-    )
-    manifest.write(output_dir)
-    print(f"{manifest.summary()} in {output_dir}")
     return manifest
 
 

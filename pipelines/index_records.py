@@ -118,7 +118,6 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceMan
         vocab_size=tokenizer.vocab_size,
         **text_settings,
         code_version=albert_tf.__version__,
-        drawn_with={},
         splits=splits,
     )
     manifest.write(output_dir)

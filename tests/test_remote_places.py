@@ -10,9 +10,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from pipelines.data.records import write_records
 from tests.builders import table_flags
 from tests.jobs import bytes_of_weights, pretrain_flags, record_flags, run, run_code
 from tests.object_store import Rule
+from tests.pipelines.data.small_records import static_example
 
 STEPS = ["--num_train_steps=4", "--save_checkpoint_steps=2"]
 
@@ -109,13 +111,12 @@ def assert_same_files(store, prefix, directory, but=r"\0"):
 
 @pytest.mark.slow
 def test_static_examples_in_remote_places(work, store, tmp_path):
-    static = ("--format=reference", "--dupe_factor=2", "--max_predictions_per_seq=5")
-    for name in ("corpus.txt", "vocabulary.model"):
-        store.upload(work / name, f"bucket/{name}")
-    module = "pipelines.create_pretraining_data"
-    run(module, *record_flags(work, tmp_path / "static", *static))
-    run(module, *record_flags("gs://bucket", "gs://bucket/static", *static))
-    assert_same_files(store, "bucket/static", tmp_path / "static", "json$")
+    store.upload(work / "vocabulary.model", "bucket/vocabulary.model")
+    (tmp_path / "static").mkdir()
+    for name, count in (("train-1", 9), ("train-2", 5), ("heldout", 4)):
+        path = str(tmp_path / f"static/{name}.tfrecord")
+        write_records(path, [static_example(number) for number in range(count)])
+    store.upload(tmp_path / "static", "bucket/static")
     vocabulary = "--spm_model_file=gs://bucket/vocabulary.model"
     flags = [
         "--input_file=gs://bucket/static/train*.tfrecord",

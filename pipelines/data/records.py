@@ -354,7 +354,7 @@ class SegmentManifest(Manifest):
 
 @dataclass(frozen=True)
 class ReferenceManifest(Manifest):
-    """Settings and content of static examples, written by the reference or by this project."""
+    """Settings and content of static examples that the reference wrote."""
 
     format: ClassVar[str] = "reference"
     special_pieces: ClassVar[int] = 0
@@ -368,15 +368,12 @@ class ReferenceManifest(Manifest):
     vocab_size: int
     do_lower_case: bool
     code_version: str
-    drawn_with: dict[str, Any]  # settings of create_pretraining_data; empty for other records
     splits: dict[str, Split]
     keep_accents: bool = False
     latex_quotes: bool = False
 
     def _summary_of_records(self) -> str:
-        unlabelled = self.drawn_with.get("unlabelled", 0)
-        note = f" ({unlabelled:,} of a single part, with a random label)"
-        return " static examples" + (note if unlabelled else "")
+        return " static examples"
 
     def _check_options(self, records: str, options: ExampleOptions) -> None:
         for name in ("max_seq_length", "max_predictions_per_seq"):
@@ -387,12 +384,10 @@ class ReferenceManifest(Manifest):
                     f"give --{name}={theirs}"
                 )
         for name in ("masked_lm_prob", "ngram", "mask_token_rate", "random_token_rate"):
-            ours, default = getattr(options, name), getattr(ExampleOptions, name)
-            theirs = self.drawn_with.get(name, default)
-            if ours not in (default, theirs):
+            if (ours := getattr(options, name)) != getattr(ExampleOptions, name):
                 raise UserError(
                     f"{records} are static examples, whose masks are fixed, so --{name}={ours:g} "
-                    f"has no effect: give --{name}={theirs:g}"
+                    "has no effect: omit it"
                 )
         if options.objective.has_label and options.sentence_objective != self.sentence_objective:
             raise UserError(

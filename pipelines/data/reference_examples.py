@@ -1,4 +1,4 @@
-"""Parses, serializes and checks the reference's static examples, which are padded and masked.
+"""Parses and checks the reference's static examples, which are padded and masked.
 
 Each record is an uncompressed tf.train.Example with the features of the reference's
 create_pretraining_data.py (L = max_seq_length, P = max_predictions_per_seq; padding is 0):
@@ -24,8 +24,6 @@ from google.protobuf.message import DecodeError
 from albert_tf.text.packing import FEATURES
 from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions
-from .masking import unmask
-from .records import serialize
 
 
 def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict:
@@ -66,28 +64,6 @@ def parse_examples(
         "sentence_order_weights": tf.cast(has_label, tf.float32),
         "opens_document": tf.zeros_like(labels),  # unknown
     }
-
-
-def serialize_examples(
-    batch: dict[str, np.ndarray], word_starts: np.ndarray, tokenizer: AlbertTokenizer
-) -> list[bytes]:
-    """Serialises a batch of examples to records."""
-    # Word starts are determined from the text before masking.
-    text = unmask(batch)
-    special = (text == tokenizer.cls_id) | (text == tokenizer.sep_id)
-    # The first piece of a part counts as a word start, even if a sentence was cut inside a word.
-    opens = np.pad(special, [[0, 0], [1, 0]])[:, :-1]
-    boundary = (special | opens | word_starts[text]) & (batch["input_mask"] == 1)
-    columns = {
-        "input_ids": batch["input_word_ids"],
-        "segment_ids": batch["input_type_ids"],
-        "token_boundary": boundary.astype(np.int32),
-        **{name: batch[name] for name in ("input_mask", "masked_lm_positions", "masked_lm_ids")},
-        "next_sentence_labels": batch["sentence_order_labels"][:, np.newaxis],
-        "masked_lm_weights": batch["masked_lm_weights"],
-    }
-    rows = zip(*(values.tolist() for values in columns.values()))
-    return [serialize(dict(zip(columns, row))) for row in rows]
 
 
 def example_lengths(record: bytes) -> tuple[int, int]:

@@ -43,7 +43,6 @@ def create(texts, tiny_vocabulary, tmp_path, in_this_process):
 @pytest.mark.parametrize(
     ("flag", "message"),
     [
-        ("--ngram=2", "--ngram has no effect on --format=segments, whose masks and labels"),
         ("--run_pieces=22", "--run_pieces=22: a run does not fit into --max_seq_length=24 with 3"),
         ("--output_dir=", "the output directory is '': expected a path"),
     ],

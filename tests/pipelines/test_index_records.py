@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import gzip
 import json
@@ -13,35 +14,25 @@ from pipelines import index_records as job
 from pipelines.data import records, training_order
 from pipelines.data.beam_job import Workers
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
-from pipelines.data.records import Manifest, serialize, serialize_segment, write_records
+from pipelines.data.pretraining_dataset import (
+    evaluation_dataset,
+    pretraining_dataset,
+    read_sources,
+)
+from pipelines.data.records import Manifest, serialize_segment, write_records
 from pipelines.data.segments import Segment
 from pipelines.evaluate import Evaluation, evaluate
 from tests.builders import raises_one_line, tiny_config
 from tests.jobs import run
-from tests.pipelines.data.small_records import contents
+from tests.pipelines.data.small_records import (
+    CLS,
+    LENGTH,
+    PREDICTIONS,
+    contents,
+    static_example,
+)
 
 run_on_beam = job.beam_job.run
-LENGTH, PREDICTIONS = 19, 5
-CLS, SEP = 2, 3
-
-
-def static_example(number=0, **changes) -> bytes:
-    """Returns a record of 11 to 13 pieces whose second piece numbers it."""
-    used = 11 + number % 3
-    ids = [CLS, 20 + number, 50, 51, SEP, *range(60, 60 + used - 6), SEP]
-    features = {
-        "input_ids": ids + [0] * (LENGTH - used),
-        "input_mask": [1] * used + [0] * (LENGTH - used),
-        "segment_ids": [0] * 5 + [1] * (used - 5) + [0] * (LENGTH - used),
-        "token_boundary": [1] * used + [0] * (LENGTH - used),
-        "masked_lm_positions": [2, 6, 0, 0, 0],
-        "masked_lm_ids": [55, 61, 0, 0, 0],
-        "masked_lm_weights": [1.0, 1.0, 0.0, 0.0, 0.0],
-        "next_sentence_labels": [number % 2],
-        **changes,
-    }
-    return serialize(features)
 
 
 @pytest.fixture
@@ -118,6 +109,46 @@ def test_training_sees_every_example_once_an_epoch(index, files, tokenizer, tmp_
         assert (epoch["masked_lm_ids"] == [55, 61, 0, 0, 0]).all()
         orders.append(numbers.tolist())
     assert orders[0] != orders[1]
+
+
+def test_what_is_read_is_what_was_written(index, files, tokenizer, tmp_path):
+    """Features are renamed, labels of pairs count, and the last batch is filled."""
+    single = static_example(2, segment_ids=[0] * LENGTH)
+    write_records(str(files / "c.tfrecord"), [static_example(n) for n in range(4)] + [single])
+    index(heldout_file=f"{files}/c*")
+    options = ExampleOptions(LENGTH, PREDICTIONS)
+    where = str(tmp_path / "indexed"), "heldout"
+    dataset = evaluation_dataset(*where, options, tokenizer, 3, with_lengths=True)
+    batches = list(dataset.as_numpy_iterator())
+    read = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    assert read["input_word_ids"][:5, 1].tolist() == [20, 21, 22, 23, 22]
+    assert read["input_word_ids"][0].tolist()[:11] == [2, 20, 50, 51, 3, *range(60, 65), 3]
+    assert read["input_type_ids"][:5].sum(1).tolist() == [6, 7, 8, 6, 0]
+    assert read["input_mask"].sum(1).tolist() == [11, 12, 13, 11, 13, 0]
+    assert read["length_features"][:5].tolist() == [[5, 6], [5, 7], [5, 8], [5, 6], [13, 0]]
+    assert read["sentence_order_labels"][:5].tolist() == [0, 1, 0, 1, 0]
+    assert read["sentence_order_weights"].tolist() == [1, 1, 1, 1, 0, 0]
+    assert read["masked_lm_positions"][0].tolist() == [2, 6, 0, 0, 0]
+    assert read["masked_lm_ids"][0].tolist() == [55, 61, 0, 0, 0]
+    assert read["masked_lm_weights"].tolist() == [[1, 1, 0, 0, 0]] * 5 + [[0] * 5]
+
+
+def test_options_that_static_examples_refuse(index, tokenizer):
+    manifest, options = index(), ExampleOptions(LENGTH, PREDICTIONS)
+    for changes, remedy in (
+        ({}, None),
+        ({"sentence_objective": "none"}, None),
+        ({"max_seq_length": 64}, "max_seq_length 19, not 64: give --max_seq_length=19"),
+        ({"max_predictions_per_seq": 8}, "give --max_predictions_per_seq=5"),
+        ({"sentence_objective": "nsp"}, "give --sentence_objective=sop"),
+        ({"ngram": 1}, "whose masks are fixed, so --ngram=1 has no effect: omit it$"),
+        ({"masked_lm_prob": 0.2}, "--masked_lm_prob=0.2 has no effect"),
+        ({"random_token_rate": 0.2}, "--random_token_rate=0.2 has no effect"),
+        ({"mask_token_rate": 0.9}, "--mask_token_rate=0.9 has no effect"),
+    ):
+        refused = pytest.raises(ValueError, match=remedy) if remedy else contextlib.nullcontext()
+        with refused:
+            manifest.check("indexed", tokenizer, dataclasses.replace(options, **changes))
 
 
 @pytest.mark.parametrize(

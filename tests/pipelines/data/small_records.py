@@ -14,6 +14,9 @@ from pipelines.data.beam_job import Workers
 from pipelines.data.segments import Segment
 from pipelines.data.shard_writer import Settings
 
+LENGTH, PREDICTIONS = 19, 5  # of static examples
+CLS, SEP = 2, 3
+
 
 def write_records(directory, tokenizer, counts_of, number=0, records_per_document=1):
     """Writes records whose first two pieces number them."""
@@ -78,6 +81,24 @@ def write_shards(directory, tokenizer, found):
         splits[split] = records.Split((shard,))
     write_manifest(directory, tokenizer, splits)
     return str(directory)
+
+
+def static_example(number=0, **changes) -> bytes:
+    """Returns a record of 11 to 13 pieces whose second piece numbers it."""
+    used = 11 + number % 3
+    ids = [CLS, 20 + number, 50, 51, SEP, *range(60, 60 + used - 6), SEP]
+    features = {
+        "input_ids": ids + [0] * (LENGTH - used),
+        "input_mask": [1] * used + [0] * (LENGTH - used),
+        "segment_ids": [0] * 5 + [1] * (used - 5) + [0] * (LENGTH - used),
+        "token_boundary": [1] * used + [0] * (LENGTH - used),
+        "masked_lm_positions": [2, 6, 0, 0, 0],
+        "masked_lm_ids": [55, 61, 0, 0, 0],
+        "masked_lm_weights": [1.0, 1.0, 0.0, 0.0, 0.0],
+        "next_sentence_labels": [number % 2],
+        **changes,
+    }
+    return records.serialize(features)
 
 
 def stand_in_tokenizer(word_starts):

@@ -228,7 +228,7 @@ def test_what_mixes_by_which_shares(record_dir, other_dir, tmp_path):
             read_sources(f"{record_dir},{other_dir}", weights)
     # Records held out otherwise or in another form do not mix.
     manifest = records.Manifest.read(other_dir)
-    values = 24, 4, "sop", manifest.vocab_sha256, 211, True, "0", {}, manifest.splits
+    values = 24, 4, "sop", manifest.vocab_sha256, 211, True, "0", manifest.splits
     for other, message in (
         (dataclasses.replace(manifest, seed=2), "held-out documents differently"),
         (dataclasses.replace(manifest, heldout_fraction=0.2), "held-out documents differently"),

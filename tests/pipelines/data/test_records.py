@@ -71,7 +71,7 @@ def test_manifest_is_read_as_written(manifest, tmp_path):
     assert values["splits"]["train"]["examples"] == 3 + 5
     assert values["splits"]["heldout"]["pieces"] == 33
     # Of static examples, too.
-    options = (128, 20, "nsp", "ab" * 32, 211, False, "0.1.0", {"dupe_factor": 7})
+    options = (128, 20, "nsp", "ab" * 32, 211, False, "0.1.0")
     reference = ReferenceManifest(*options, manifest.splits)
     for written, name in ((manifest, "segments"), (reference, "reference")):
         written.write(str(tmp_path))
