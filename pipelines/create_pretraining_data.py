@@ -27,9 +27,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from absl import flags
 
@@ -45,17 +44,10 @@ from .data.duplicates import find_duplicates, hash_ranges
 from .data.examples import DRAWS
 from .data.records import Manifest, SegmentManifest, make_splits
 from .data.shard_writer import COUNTS, Range, Settings, TextUnit, hash_unit, write_unit
-from .data.text_files import expansion, is_compressed
+from .data.text_files import is_compressed
 
 FLAGS = flags.FLAGS
 
-# Average record size in bytes per piece, measured on English novels.
-_BYTES_PER_PIECE = 1.8
-# To estimate the job's size, _SAMPLE_SENTENCES sentences are read at _SAMPLE_PLACES places.
-_SAMPLE_PLACES = 16
-_SAMPLE_SENTENCES = 64
-_SAMPLE_BYTES = 1_000_000  # per place, only documents that start in the first 1 MB are read
-_SAMPLE_COMPRESSED_BYTES = 8_000_000  # total limit for all compressed files, after decompression
 # A text is divided into about _NUM_UNITS units, which is enough for 64 cores. This number must not
 # depend on the machine, because the records depend on the units.
 _NUM_UNITS = 128
@@ -107,7 +99,7 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
     unit_job.claim(output_dir, _identity(settings, tokenizer, sizes, units))
     if manifest := Manifest.read_finished(output_dir):
         return manifest
-    _print_plan(sizes, units, settings, tokenizer, workers)
+    _print_plan(sizes, units, settings, workers)
     write = functools.partial(write_unit, settings=settings)
     if settings.remove_duplicates and units:
         found = _find_duplicates(units, settings, workers)
@@ -222,23 +214,13 @@ def _print_plan(
     sizes: dict[str, int],
     units: Sequence[TextUnit],
     settings: Settings,
-    tokenizer: AlbertTokenizer,
     workers: beam_job.Workers,
 ) -> None:
-    """Prints the plan of the job, with a number of records estimated from a sample of the text."""
-    compressed = [path for path in sizes if is_compressed(path)]
-    sampled = compressed[:: -(-len(compressed) // _SAMPLE_PLACES) or 1]
-    ratio = sum(map(expansion, sampled)) / max(len(sampled), 1)
-    text_bytes = sum(size * (ratio if is_compressed(path) else 1) for path, size in sizes.items())
-    pieces = text_bytes * _pieces_per_byte(units, settings.text_format, tokenizer)
-    longest = settings.max_seq_length - NUM_SPECIAL_PIECES
-    mean = longest + settings.short_seq_prob * ((longest + 2) / 2 - longest)
+    """Prints the plan of the job."""
     print(
         f"""records of segments of up to {settings.max_seq_length} pieces
   text     {len(sizes):,} files, {sum(sizes.values()):,} bytes, in {len(units):,} units
-  records  about {pieces:,.0f} pieces, {pieces * _BYTES_PER_PIECE / 1e6:,.1f} MB; \
-{pieces / mean:,.0f} segments, more if documents are short; \
-{100 * settings.heldout_fraction:g} % of the documents are held out
+  heldout  {100 * settings.heldout_fraction:g} % of the documents
   workers  {workers.describe(len(units))}""",
         flush=True,
     )
@@ -249,55 +231,6 @@ def _print_plan(
             "worker reads each. Decompress or divide large ones to use more workers",
             flush=True,
         )
-
-
-def _pieces_per_byte(
-    units: Sequence[TextUnit], text_format: corpus.TextFormat, tokenizer: AlbertTokenizer
-) -> float:
-    """Estimates the number of pieces per byte of text, as the mean over several sampled places."""
-    # For this estimate, one blank line may end a document. Only sentences must be complete.
-    text_format = dataclasses.replace(text_format, document_blank_lines=1)
-    of_places = []
-    for found in _sampled_places(units, text_format):
-        # Document offsets include the bytes that the format adds to the text. The first and the
-        # last document are excluded, because they may be incomplete.
-        offsets = [sentence.document_offset for sentence in found]
-        whole = [s for s in found if offsets[0] < s.document_offset < offsets[-1]]
-        if whole:
-            num_bytes = offsets[-1] - whole[0].document_offset
-        else:
-            num_bytes = sum(len(sentence.text.encode()) + 1 for sentence in found)
-        texts = [sentence.text for sentence in whole or found]
-        of_places.append(sum(map(len, tokenizer.encode_batch(texts))) / num_bytes)
-    return sum(of_places) / max(len(of_places), 1)
-
-
-def _sampled_places(
-    units: Sequence[TextUnit], text_format: corpus.TextFormat
-) -> Iterator[list[corpus.Sentence]]:
-    """Yields a list of sentences for each sampled place. Skips places without sentences."""
-    num_places = min(_SAMPLE_PLACES, len(units))
-    for unit in (units[len(units) * i // num_places] for i in range(num_places)):
-        source, begin, end = unit.ranges[0]
-        places, distance = 1, 0
-        if is_compressed(source):
-            # A compressed file is not seekable. It is read from the start up to a limit, and
-            # sampled every `distance` characters.
-            begin, end = 0, None
-            places = max(-(-_SAMPLE_PLACES // num_places), 4)
-            distance = _SAMPLE_COMPRESSED_BYTES // num_places // places
-        else:
-            end = min(end, begin + _SAMPLE_BYTES)
-        sentences = corpus.read_documents(source, text_format, begin, end)
-        read = 0
-        for place in range(places):
-            for sentence in sentences:
-                read += len(sentence.text) + 1
-                if read > place * distance:
-                    found = [sentence, *itertools.islice(sentences, _SAMPLE_SENTENCES - 1)]
-                    read += sum(len(s.text) + 1 for s in found[1:])
-                    yield found
-                    break
 
 
 if __name__ == "__main__":

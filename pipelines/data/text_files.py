@@ -52,17 +52,6 @@ def is_compressed(path: str) -> bool:
     return path.endswith(tuple(_COMPRESSIONS))
 
 
-def expansion(path: str) -> float:
-    """Estimates the ratio of decompressed to compressed size from the first megabyte of a file."""
-    with tf.io.gfile.GFile(path, "rb") as file:
-        num_bytes = 0
-        for block in _decompressed_blocks(path, file):
-            num_bytes += len(block)
-            if num_bytes >= _BLOCK_BYTES:
-                break
-        return num_bytes / max(file.tell(), 1)
-
-
 def ending(path: str) -> str:
     """Returns a lower-case extension, ignoring compression suffixes: ".csv" for "A.CSV.gz".
 

@@ -1,9 +1,7 @@
 import gzip
 import hashlib
-import json
 import math
 import random
-import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,13 +12,10 @@ from hypothesis import strategies as st
 
 from pipelines import create_pretraining_data as job
 from pipelines.data import shard_writer, text_files, unit_job
-from pipelines.data.corpus import TextFormat
 from pipelines.data.records import Manifest
-from pipelines.data.shard_writer import TextUnit
 from tests.conftest import make_text
 from tests.jobs import run
 from tests.pipelines.data.small_records import contents, create_records, read_segments
-from tests.pipelines.data.test_corpus import COMPRESS
 
 
 @pytest.fixture(scope="module")
@@ -171,39 +166,6 @@ def test_refuses_the_directory_of_another_job(create, texts, monkeypatch):
     monkeypatch.setattr(job, "_MIN_UNIT_BYTES", 3500)
     with pytest.raises(ValueError, match=r"units '\d+, .*' there, '\d+, .*' here"):
         create()
-
-
-@pytest.mark.parametrize("input_format", ["sentences", "jsonl"])
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-def test_the_plan_of_text_that_varies(create, tmp_path, monkeypatch, capsys, input_format, suffix):
-    monkeypatch.setattr(job, "_MIN_UNIT_BYTES", 3000)
-    # The first third has a piece for almost every byte.
-    documents = ["7 # 7 # 7 # 7 # 7 #\n" * 12] * 100
-    documents += ["the cat saw a dog and it ran off\n" * 15] * 150
-    if input_format == "jsonl":
-        documents = [json.dumps({"text": text, "id": "x" * 300}) for text in documents]
-    text = ("\n\n" if input_format == "sentences" else "\n").join(documents).encode()
-    path = tmp_path / f"x.txt{suffix}"
-    path.write_bytes(COMPRESS.get(suffix, bytes)(text))
-    monkeypatch.setattr(job, "_SAMPLE_COMPRESSED_BYTES", len(text))
-    manifest = create(input_file=path, text_format=TextFormat(input_format))
-    planned = int(re.search(r"about ([\d,]+) pieces", capsys.readouterr().out)[1].replace(",", ""))
-    assert planned == pytest.approx(manifest.pieces, rel=0.08)
-
-
-@pytest.mark.parametrize("number", [1, 20])
-def test_the_plan_reads_little_of_compressed_files(tmp_path, monkeypatch, number):
-    """Of one document, too; and beyond the beginning of many."""
-    monkeypatch.setattr(job, "_SAMPLE_COMPRESSED_BYTES", 800_000 // number)
-    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 1000)
-    path = tmp_path / "x.txt.gz"
-    path.write_bytes(gzip.compress(b"".join(b"%07d a sentence\n" % i for i in range(100_000))))
-    units = [TextUnit(str(i), 1, ((str(path), 0, 1),), i, number) for i in range(number)]
-    places = list(job._sampled_places(units, TextFormat("sentences")))
-    assert {len(place) for place in places} == {64}
-    assert len(places) == (16 if number == 1 else 4 * 16)
-    last = max(int(place[0].text.split()[0]) for place in places)
-    assert last == (39_473 if number == 1 else 192)
 
 
 @pytest.mark.parametrize("name", ["long.txt", "long.txt.gz"])

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from albert_tf.storage.parquet import written
 from pipelines import create_pretraining_data as job
 from pipelines.data.corpus import TextFormat, read_documents
-from pipelines.data.text_files import expansion, read_lines
+from pipelines.data.text_files import read_lines
 from pipelines.tasks.classification import ClassificationTask
 from pipelines.tasks.reading.token_files import FIELDS, iterate_examples
 from pipelines.train_vocab import VocabularySettings, train_vocab
@@ -154,8 +154,6 @@ def test_a_corpus(corpus):
     size, read = (corpus / "c.parquet").stat().st_size, []
     list(read_documents(str(corpus / "c.parquet"), text_format, on_read=read.append))
     assert len(read) > 1 and read == sorted(read) and read[-1] == size
-    lines = [line for _, line in read_lines(str(corpus / "c.parquet"))]
-    assert expansion(str(corpus / "c.parquet")) == pytest.approx(sum(map(len, lines)) / size)
     for other in ("sentences", "prose"):
         with raises_one_line(r"c\.parquet: a Parquet file: pass --input_format=jsonl, .*'text'"):
             list(read_documents(str(corpus / "c.parquet"), TextFormat(other)))
