@@ -83,7 +83,7 @@ def main(_) -> None:
 
 
 def evaluate(settings: Evaluation) -> dict:
-    """Evaluates on all examples of a split, or reads an earlier result. Returns the metrics."""
+    """Evaluates on all examples of a split. Stores and returns the metrics."""
     record_dir, split = settings.record_dir, settings.split
     manifest = Manifest.read(record_dir)
     model_dir, prefix = model_directory.find_checkpoint(settings.checkpoint)
@@ -102,15 +102,6 @@ def evaluate(settings: Evaluation) -> dict:
     program.check_max_seq_length(max_seq_length, config.max_position_embeddings)
     if split == "heldout":
         check_heldout_split(model_dir, manifest.heldout_split)
-    question = _question(manifest, prefix, config, options, split)
-    parts = (question["checkpoint"], split, options.sentence_objective, question["records"][:8])
-    # Reuse an earlier result only if all values that the metrics depend on are unchanged.
-    kept = os.path.join(model_dir, "evaluations", f"{'-'.join(parts)}.json")
-    result = files.read_json_if_exists(kept)
-    if all(result.get(key) == value for key, value in question.items()):
-        print(f"already evaluated: {kept}")
-        return result
-
     model, _ = model_directory.load_for_pretraining(prefix)
     scored = functools.partial(model, hidden_states=True)
     batch_size = settings.batch_size
@@ -129,26 +120,27 @@ def evaluate(settings: Evaluation) -> dict:
     baselines = {}
     if options.objective.has_label:
         baselines = order_baselines(record_dir, split, options, tokenizer)
-    result = {**question, "examples": examples, **_figures(totals, baselines, tokenizer)}
-    files.write_json(kept, result)
-    print(f"stored in {kept}")
+    evaluated = _evaluated(manifest, prefix, config, options, split)
+    result = {**evaluated, "examples": examples, **_figures(totals, baselines, tokenizer)}
+    parts = (result["checkpoint"], split, options.sentence_objective, result["records"][:8])
+    path = os.path.join(model_dir, "evaluations", f"{'-'.join(parts)}.json")
+    files.write_json(path, result)
+    print(f"stored in {path}")
     return result
 
 
-def _question(
+def _evaluated(
     manifest: Manifest, prefix: str, config: AlbertConfig, options: ExampleOptions, split: str
 ) -> dict:
-    """Returns all values that the metrics depend on."""
+    """Returns what was evaluated: model, records and options."""
     return {
         "checkpoint": os.path.basename(prefix),
-        "checkpoint_index_sha256": files.sha256(prefix + ".index"),
         "config": dataclasses.asdict(config),
         "records": manifest.fingerprint(),
         "split": split,
         "max_seq_length": options.max_seq_length,
         "sentence_objective": options.sentence_objective,
         "draws": DRAWS,
-        # Other versions may compute other metrics.
         "code_version": albert_tf.__version__,
     }
 

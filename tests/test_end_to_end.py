@@ -110,7 +110,7 @@ def test_faults_before_measuring(work, tmp_path, pretraining_flags, monkeypatch,
         pretrain.main([])
 
 
-def test_evaluation(work, model_dir, monkeypatch):
+def test_evaluation(work, model_dir):
     places = {"checkpoint": str(model_dir), "record_dir": str(work / "records")}
     out, _ = run("pipelines.evaluate", *(f"--{name}={place}" for name, place in places.items()))
     assert "masked LM" in out and "95 % interval" in out and "from lengths alone" in out
@@ -126,20 +126,13 @@ def test_evaluation(work, model_dir, monkeypatch):
     for figures in result["sentence_order"].values():
         low, high = figures["interval"]
         assert low <= figures["accuracy"] <= high
-    monkeypatch.setattr(evaluate, "make_scoring", lambda *_: pytest.fail("evaluated again"))
-    again = evaluate.evaluate(evaluate.Evaluation(**places))
-    assert again == result and evaluate.report(again) in out
     # By default, the sentence objective of the run is evaluated: an untrained head says nothing.
     run_file = model_dir / "run.json"
     recorded = run_file.read_text()
     run_file.write_text(json.dumps({**json.loads(recorded), "sentence_objective": "none"}))
-    with pytest.raises(pytest.fail.Exception):
-        evaluate.evaluate(evaluate.Evaluation(**places))
+    again = evaluate.evaluate(evaluate.Evaluation(**places))
     run_file.write_text(recorded)
-    # What another version found is found anew: it may lack a figure, or mean another.
-    kept.write_text(json.dumps({**result, "code_version": "0.1.0"}))
-    with pytest.raises(pytest.fail.Exception):
-        evaluate.evaluate(evaluate.Evaluation(**places))
+    assert again["sentence_order_predictions"] == 0
 
 
 @pytest.mark.slow
