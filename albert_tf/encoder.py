@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 
@@ -164,7 +163,6 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         self,
         inputs,
         dropout_seed=None,
-        num_hidden_layers=None,
         positions=None,
         training=None,
         unpad=False,
@@ -177,7 +175,6 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
             complete_inputs. Inside a tf.function, values are not checked: a type id outside the
             type table adds a zero vector, as in the reference.
           dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
-          num_hidden_layers: number of layers to apply, at most the config's. Default: all layers.
           positions: int32 [b, P]. The last block computes queries, feed-forward and output only at
             these positions and [CLS], and keys and values at all positions. Default: all positions.
           training: bool, or bool tensor of shape []. Training without `dropout_seed` draws a new
@@ -198,7 +195,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         if positions is not None:
             positions = tf.pad(positions, [[0, 0], [1, 0]])  # [CLS] is at 0
         unpadding = Unpadding(inputs["input_mask"]) if unpad else None
-        states = self._states(inputs, dropout_seed, num_hidden_layers, positions, unpadding)
+        states = self._states(inputs, dropout_seed, positions, unpadding)
         if unpadding and positions is None:
             states = [unpadding.add(state) for state in states]
 
@@ -238,9 +235,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
             if len(wrong):
                 raise UserError(f"{name} has the value {wrong[0]}, expected 0 to {limit - 1}")
 
-    def _states(
-        self, inputs, dropout_seed, num_hidden_layers, positions, unpadding
-    ) -> list[tf.Tensor]:
+    def _states(self, inputs, dropout_seed, positions, unpadding) -> list[tf.Tensor]:
         """Returns the first block's input and every block's output, [b * L, H], or unpadded [n, H].
 
         With `positions`, five sixths of the last block's weight matmuls run at these positions
@@ -249,11 +244,8 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         layer distances in `evaluate`, answer spans, word tags, hub.KerasLayer,
         `mean_pooled_output`, and the signatures `tokens`, `mlm`, `sop` and `fill_mask`.
         """
-        config, plan = self.config, self.plan
-        if num_hidden_layers is not None:
-            plan = sharing_plan(dataclasses.replace(config, num_hidden_layers=num_hidden_layers))
         bias = attention_bias(inputs["input_mask"])
-        embedding_seed, *block_seeds = seeds(dropout_seed, 1 + len(plan))
+        embedding_seed, *block_seeds = seeds(dropout_seed, 1 + len(self.plan))
         _, x = self.embeddings(inputs, embedding_seed)
         x = unpadding.remove(x) if unpadding else x
         blocks = [
@@ -263,7 +255,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
                 dropout_seed=seed,
                 unpadding=unpadding,
             )
-            for (attention, feed_forward), seed in zip(plan, block_seeds)
+            for (attention, feed_forward), seed in zip(self.plan, block_seeds)
         ]
         blocks[-1] = functools.partial(blocks[-1], positions=positions)
         states = [x]

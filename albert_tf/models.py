@@ -85,7 +85,6 @@ class AlbertForPreTraining(_AlbertModel):
         self,
         inputs,
         dropout_seed=None,
-        num_hidden_layers=None,
         hidden_states=False,
         at_separator=False,
         training=None,
@@ -98,7 +97,6 @@ class AlbertForPreTraining(_AlbertModel):
             and int32 [b, P] `masked_lm_positions`. Without positions, P = L.
           dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
           training: bool, or bool tensor of shape []. See AlbertEncoder.call.
-          num_hidden_layers: number of layers to apply, at most the config's. Default: all layers.
           hidden_states: If True, also returns the hidden states. If False, the last block computes
             only the masked positions and [CLS].
           at_separator: If True, also predicts the order at the [SEP] between the segments, with the
@@ -121,7 +119,6 @@ class AlbertForPreTraining(_AlbertModel):
         encoded = self.encoder(
             inputs,
             dropout_seed,
-            num_hidden_layers,
             None if hidden_states else positions,
             unpad=unpad,
         )

@@ -5,16 +5,16 @@ examples of the reference's code. --record_dir=a,b --record_weights=0.7,0.3 mixe
 All outputs are written to --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard
 curves and curves.png. Run the same command again to resume a killed run from its last checkpoint.
 On a CPU, the final weights are the same as without the interruption. On GPUs they can differ,
-because GPUs sum some gradients in varying order. The length of the run is set by --num_train_steps,
---num_epochs or --train_hours.
+because GPUs sum some gradients in varying order. The length of the run is set by --num_train_steps
+or --num_epochs.
 
 Examples:
   python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
       --albert_config=albert_base --max_seq_length=128 --global_batch_size=32 \\
       --num_train_steps=10000 --num_warmup_steps=500 --learning_rate=0.001 --model_dir=runs/base
   python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
-      --albert_config=small.json --global_batch_size=32 --learning_rate=0.001 --train_hours=6 \\
-      --warmup_fraction=0.02 --model_dir=runs/evening
+      --albert_config=small.json --global_batch_size=32 --learning_rate=0.001 --num_epochs=10 \\
+      --warmup_fraction=0.02 --model_dir=runs/ten_epochs
   python -m pipelines.pretrain --flagfile=pipelines/recipes/albert_base.flags \\
       --record_dir=gs://bucket/records --spm_model_file=gs://bucket/vocab.model \\
       --model_dir=gs://bucket/runs/base --strategy=tpu --tpu=local      # on a TPU VM; untried
@@ -31,7 +31,6 @@ import functools
 import math
 import os
 from collections.abc import Sequence
-from itertools import starmap
 from typing import Any
 
 import tensorflow as tf
@@ -54,7 +53,6 @@ from .data.pretraining_dataset import Source, check_sources, pretraining_dataset
 from .data.records import naming_damaged_shards
 from .data.training_order import BLOCK_ROWS
 from .training import metrics_log
-from .training.depth_schedule import parse_depths
 from .training.flops import training_flops_per_example
 from .training.heldout import check_heldout_split, make_evaluation, make_scoring
 from .training.objective import pretraining_objective
@@ -74,14 +72,8 @@ from .training.settings import (
     loop_from_flags,
     precision,
 )
-from .training.strategy import (
-    create_strategy,
-    define_strategy_flags,
-    has_several_hosts,
-    naming_lost_workers,
-)
-from .training.time_budget import steps_of_hours
-from .training.train_loop import Stage, TrainLoop
+from .training.strategy import create_strategy, define_strategy_flags, naming_lost_workers
+from .training.train_loop import TrainLoop
 from .training.train_step import TrainStep
 
 FLAGS = flags.FLAGS
@@ -188,11 +180,10 @@ def pretrain(
     """
     config, tokenizer = initial.config, initial.tokenizer
     program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
-    # Check before --train_hours trains for a minute, and again with the number of steps.
+    settings = settings.with_steps(
+        sum(source.manifest.splits["train"].examples for source in sources)
+    )
     settings.check(strategy)
-    settings = _with_steps(initial, sources, options, settings, loop, strategy, model_dir)
-    settings.check(strategy)
-    depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)
     model, optimizer = _create_model(config, options, settings, strategy)
     heldout_split = sources[0].manifest.heldout_split
     init_weights = _restore_initial_weights(model, initial, model_dir, heldout_split)
@@ -205,73 +196,34 @@ def pretrain(
     dataset_fn = functools.partial(
         pretraining_dataset, sources, options, tokenizer, settings.global_batch_size
     )
+    evaluate = None
     if loop.eval_steps:  # draw the examples once, for all evaluations
         rows = settings.global_batch_size // settings.gradient_accumulation_steps
         heldout, baselines = heldout_examples(
             sources, options, tokenizer, rows, settings.eval_examples
         )
-
-    def stage(first_step, depth):
-        rates = _rates(model, sources, options, depth, peak_flops_per_second)
-        evaluate = None
-        if loop.eval_steps:
-            scored = functools.partial(model, num_hidden_layers=depth, hidden_states=True)
-            score = make_scoring(strategy, scored, heldout, config.vocab_size, tokenizer.mask_id)
-            evaluate = make_evaluation(score, baselines, loop.eval_steps, tokenizer.id_to_piece)
-        return Stage(first_step, _train_step(model, optimizer, settings, depth), rates, evaluate)
+        scored = functools.partial(model, hidden_states=True)
+        score = make_scoring(strategy, scored, heldout, config.vocab_size, tokenizer.mask_id)
+        evaluate = make_evaluation(score, baselines, loop.eval_steps, tokenizer.id_to_piece)
 
     with run.hold(identity):
         run.save_model_files(config, tokenizer)
         if run.is_chief:
             _print_plan(run, model, sources, options, settings, initial)
-        TrainLoop(run, [*starmap(stage, depths)], dataset_fn, loop, settings.stop_step).train()
+        train_step = _train_step(model, optimizer, settings)
+        rates = _rates(model, sources, options, peak_flops_per_second)
+        TrainLoop(run, train_step, dataset_fn, loop, rates, evaluate, settings.stop_step).train()
     if run.is_chief:
         _print_results(model_dir)
-
-
-def _with_steps(
-    initial: InitialModel,
-    sources: Sequence[Source],
-    options: ExampleOptions,
-    settings: PretrainingSettings,
-    loop: LoopSettings,
-    strategy: tf.distribute.Strategy,
-    model_dir: str,
-) -> PretrainingSettings:
-    """Converts --num_epochs, --train_hours and --warmup_fraction to numbers of steps."""
-    num_examples = sum(source.manifest.splits["train"].examples for source in sources)
-    if settings.train_hours is None:
-        return settings.with_steps(num_examples)
-    if has_several_hosts(strategy):
-        raise UserError("--train_hours is for one host: give --num_train_steps or --num_epochs")
-    if settings.warmup_fraction is None:
-        raise UserError("--train_hours: give --warmup_fraction, too, such as 0.02")
-    if recorded := recorded_settings(model_dir):  # Run.hold raises an error if it is another run
-        steps = recorded.get("num_train_steps", settings.num_train_steps)
-    else:
-        model, optimizer = _create_model(initial.config, options, settings, strategy)
-        _restore_initial_weights(model, initial, model_dir, sources[0].manifest.heldout_split)
-        steps = steps_of_hours(
-            settings.train_hours,
-            strategy,
-            _train_step(model, optimizer, settings),
-            functools.partial(
-                pretraining_dataset, sources, options, initial.tokenizer, settings.global_batch_size
-            ),
-            loop.steps_per_loop,
-        )
-    return dataclasses.replace(settings, num_train_steps=steps).with_steps(num_examples)
 
 
 def _train_step(
     model: AlbertForPreTraining,
     optimizer: tf.keras.optimizers.Optimizer,
     settings: PretrainingSettings,
-    num_hidden_layers: int | None = None,
 ) -> TrainStep:
     forward = functools.partial(
         model,
-        num_hidden_layers=num_hidden_layers,
         at_separator=settings.separator_order_loss,
         unpad=bool(settings.unpad),
     )
@@ -312,12 +264,11 @@ def _rates(
     model: AlbertForPreTraining,
     sources: Sequence[Source],
     options: ExampleOptions,
-    num_hidden_layers: int,
     peak_flops_per_second: float | None,
 ) -> dict[str, float]:
     """Returns a dict that maps the name of a logged rate to the amount per example."""
     flops = training_flops_per_example(
-        model, options.max_seq_length, options.max_predictions_per_seq, num_hidden_layers
+        model, options.max_seq_length, options.max_predictions_per_seq
     )
     rates = {
         "examples_per_second": 1,
@@ -460,8 +411,6 @@ def _print_plan(
     initial: InitialModel,
 ) -> None:
     config = model.config
-    depths = parse_depths(settings.depth_schedule, config, settings.num_train_steps)
-    layers = " -> ".join(str(depth) for _, depth in depths)
     parameters = sum(math.prod(variable.shape) for variable in model.variables)
     examples = settings.num_train_steps * settings.global_batch_size
     last = settings.stop_step or settings.num_train_steps
@@ -482,8 +431,8 @@ def _print_plan(
     data = "\n           ".join(data)
     print(
         f"""pre-training {run.model_dir}
-  model    {layers} layers of {config.hidden_size}, embeddings of {config.embedding_size}, \
-{config.vocab_size:,} pieces: {parameters:,} parameters
+  model    {config.num_hidden_layers} layers of {config.hidden_size}, embeddings of \
+{config.embedding_size}, {config.vocab_size:,} pieces: {parameters:,} parameters
   weights  {_describe_weights(initial, run.model_dir)}
   data     {data}
 {settings.describe(run.strategy)}

@@ -43,9 +43,8 @@ def train(strategy: tf.distribute.Strategy, model_dir: str):
     batch = {"x": tf.ones([2, 7]), "label": tf.ones([2], tf.int32), "weight": tf.ones([2])}
     # Of filtered batches, as of the real ones, TensorFlow cannot tell whether they end.
     batches = tf.data.Dataset.from_tensors(batch).repeat().filter(lambda _: True)
-    stages = [train_loop.Stage(0, train_step, {})]
     run = Run(strategy, model_dir, {})
-    train_loop.TrainLoop(run, stages, lambda *_: batches, LoopSettings(1, 1)).train()
+    train_loop.TrainLoop(run, train_step, lambda *_: batches, LoopSettings(1, 1), {}).train()
 
 
 def make_counted_loop(*arguments, make_step_loop=train_loop.make_step_loop):

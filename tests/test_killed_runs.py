@@ -22,7 +22,7 @@ from tests.test_distributed import flags as flags_without_dropout
 
 NUM_STEPS = 240
 KILLS_PER_RUN = 10
-ALL = "--gradient_accumulation_steps=3 --depth_schedule=1,3:101 --eval_steps=5 --eval_examples=25"
+ALL = "--gradient_accumulation_steps=3 --eval_steps=5 --eval_examples=25"
 OPTIONS = {"plain": [], "all": [*ALL.split(), "--unpad"]}
 
 

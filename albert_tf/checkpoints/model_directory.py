@@ -13,7 +13,6 @@ task.json               for fine-tuned models: kind, labels, lengths
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import re
@@ -127,23 +126,8 @@ def _parent(path: str) -> str:
 
 
 def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
-    """Reads the config of a model, with the number of layers in the given checkpoint.
-
-    With --depth_schedule, early checkpoints have fewer layers than albert_config.json specifies.
-    """
+    """Reads the config of a model; raises a UserError if the checkpoint's size is another."""
     config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
-    schedule = recorded_settings(model_dir).get("depth_schedule", [])
-    try:
-        depths = [[int(number) for number in part.split(":")] for part in schedule]
-        steps = [sum(first_step) for _, *first_step in depths]
-    except (AttributeError, TypeError, ValueError):
-        raise UserError(
-            f"{os.path.join(model_dir, RUN_FILE)}: depth_schedule is {schedule!r}, expected layers "
-            'and their first steps, such as ["3", "6:2000"]'
-        ) from None
-    for (layers, *_), first_step in zip(depths, steps):
-        if first_step < max(int(checkpoint.rpartition("-")[2]), 1):
-            config = dataclasses.replace(config, num_hidden_layers=layers)
     with refuse_unreadable(f"{checkpoint!r} does not hold this model's weights"):
         name_map.check_size(config, length_of_data(checkpoint), "ours", name_map.OUR_HEADS)
     return config

@@ -75,7 +75,6 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         directory = tempfile.TemporaryDirectory()
         # Do not track the model, except its variables. Keras would save traces of all layers.
         self._untracked = lambda: (model, directory)
-        # Write a new config, because with --depth_schedule the checkpoint may have fewer layers.
         config_file = os.path.join(directory.name, CONFIG_FILE)
         self.encoder.config.write(config_file)
         self.variables = list(self.encoder.variables)

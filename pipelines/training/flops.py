@@ -11,7 +11,6 @@ def training_flops_per_example(
     model: AlbertForPreTraining,
     max_seq_length: int,
     max_predictions_per_seq: int,
-    num_hidden_layers: int | None = None,
     hidden_states: bool = False,
 ) -> int:
     """Counts the FLOPs of all matrix products in one training step, per example.
@@ -29,9 +28,7 @@ def training_flops_per_example(
         return sum(math.prod(v.shape) for v in layer.trainable_variables if len(v.shape) == 2)
 
     config, encoder = model.config, model.encoder
-    layers = num_hidden_layers or config.num_hidden_layers
-    plan = encoder.plan[: layers * config.inner_group_num]
-    blocks = [encoder.blocks[f"{attention}_{feed_forward}"] for attention, feed_forward in plan]
+    blocks = [encoder.blocks[f"{attention}_{feed}"] for attention, feed in encoder.plan]
     num_wanted = max_seq_length if hidden_states else 1 + max_predictions_per_seq
     last_attention = blocks[-1].attention
     keys_and_values = matrices(last_attention.key) + matrices(last_attention.value)
@@ -42,7 +39,7 @@ def training_flops_per_example(
     per_prediction = matrices(model.masked_lm) + config.vocab_size * config.embedding_size
     per_example = matrices(encoder.pooler) + matrices(model.sentence_order)
     # Attention scores are [L, D] x [D, L] and context is [L, L] x [L, D], with head size D.
-    num_queries = (len(plan) - 1) * max_seq_length + num_wanted
+    num_queries = (len(blocks) - 1) * max_seq_length + num_wanted
     return 6 * (
         per_position * max_seq_length
         + 2 * num_queries * max_seq_length * config.hidden_size

@@ -60,10 +60,9 @@ class MetricsLog:
             files.write_atomically(self._path, self._lines())
             self._writer = tf.summary.create_file_writer(self._curves)
 
-    def entries(self, names: Iterable[str], since: int = 0) -> list[dict[str, float]]:
-        """Returns the entries after step `since` that have one of the metrics, in order."""
-        names = set(names)
-        return [e for e in self._entries if e["step"] > since and not names.isdisjoint(e)]
+    def entries(self, names: Iterable[str]) -> list[dict[str, float]]:
+        """Returns the entries that have one of the metrics, in order."""
+        return [entry for entry in self._entries if not entry.keys().isdisjoint(names)]
 
     def has(self, name: str, step: int) -> bool:
         """Returns True if a metric was logged at a step."""

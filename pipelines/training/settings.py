@@ -91,9 +91,8 @@ class TrainingSettings:
 
     def __post_init__(self):
         """Raises a UserError if the run would have no steps."""
-        for name in ("num_epochs", "train_hours"):
-            if getattr(self, name, None) == 0:
-                raise UserError(f"--{name}=0: expected a number above 0, such as 3 or 0.5")
+        if self.num_epochs == 0:
+            raise UserError("--num_epochs=0: expected a number above 0, such as 3 or 0.5")
 
     def with_steps(self: SettingsT, num_examples: int) -> SettingsT:
         """Returns a copy in which `num_epochs` and `warmup_fraction` are converted to steps.
@@ -201,27 +200,12 @@ class PretrainingSettings(TrainingSettings):
         lower_bound=0,
         upper_bound=2**31 - 1,
     )
-    train_hours: float | None = setting(
-        flags.DEFINE_float,
-        "Hours of training on this machine. Replaces --num_train_steps. To compute the number of "
-        "steps, the program first trains for one minute at full depth and discards the weights. A "
-        "resumed run keeps this number of steps. Requires --warmup_fraction.",
-        None,
-        lower_bound=0.0,
-    )
     stop_step: int | None = setting(
         flags.DEFINE_integer,
         "Stop at this step. The learning rate still follows --num_train_steps. Run the same "
         "command with a later --stop_step, or without it, to continue.",
         None,
         lower_bound=1,
-    )
-    depth_schedule: tuple[str, ...] = setting(
-        flags.DEFINE_list,
-        "Start with a shallow model and add layers during training. For example, 3,6:2000,12:5000 "
-        "starts with 3 layers, and has 6 from step 2000 and 12 from step 5000. The last depth must "
-        "be the config's. All layers must share their weights.",
-        (),
     )
     unpad: bool | None = setting(
         flags.DEFINE_bool,
@@ -320,7 +304,7 @@ def loop_from_flags() -> LoopSettings:
 def check_steps_flags() -> None:
     """Raises a UserError if several given flags set the same number of steps."""
     for alternatives in (
-        ("num_train_steps", "num_epochs", "train_hours"),
+        ("num_train_steps", "num_epochs"),
         ("num_warmup_steps", "warmup_fraction"),
     ):
         given = [f"--{n}" for n in alternatives if n in flags.FLAGS and flags.FLAGS[n].present]

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Callable, NamedTuple, NoReturn
+from typing import Callable, NoReturn
 
 import tensorflow as tf
 from absl import logging
@@ -24,60 +24,47 @@ from .strategy import check_hosts_agree, has_several_hosts
 from .train_step import TrainStep, make_step_loop
 
 
-class Stage(NamedTuple):
-    """A part of a run that is compiled separately, such as one depth of a growing model.
-
-    Attributes:
-      first_step: index of the first step of the stage.
-      train_step: the training step of the stage.
-      per_example: dict mapping the name of a logged rate to its amount per example.
-      evaluate: function of `is_stopped` that returns the metrics of the current model on held-out
-        data, or {} if it was stopped.
-    """
-
-    first_step: int
-    train_step: TrainStep
-    per_example: dict[str, float]
-    evaluate: Callable[[Callable[[], bool]], dict[str, float]] | None = None
-
-
 class TrainLoop:
-    """Trains a run from its newest checkpoint to the end of its last stage.
+    """Trains a run from its newest checkpoint to its last step.
 
     Logging, saving, evaluation and stopping happen between the loops on the device.
 
     Args:
       run: model variables and optimizer must have been created in the scope of its strategy.
-      stages: stages in order, with the same model, optimizer and objective. The first one starts at
-        step 0. Only the last one saves the best weights.
+      train_step: the training step, with the model, optimizer, objective and settings.
       dataset_fn: function of a first step and an input context that returns an infinite dataset:
         the batches of this host's replicas, starting at that step.
       loop: how often to log, save and evaluate.
-      stop_step: step at which to stop before the end of the last stage, or None. A step beyond the
-        end has no effect. Raises a UserError if the newest checkpoint is of a later step.
+      per_example: dict mapping the name of a logged rate to its amount per example.
+      evaluate: function of `is_stopped` that returns the metrics of the current model on held-out
+        data, or {} if it was stopped. Its best weights are saved.
+      stop_step: step at which to stop before the last one, or None. A step beyond the end has no
+        effect. Raises a UserError if the newest checkpoint is of a later step.
     """
 
     def __init__(
         self,
         run: Run,
-        stages: Sequence[Stage],
+        train_step: TrainStep,
         dataset_fn: Callable[[int, tf.distribute.InputContext], tf.data.Dataset],
         loop: LoopSettings,
+        per_example: dict[str, float],
+        evaluate: Callable[[Callable[[], bool]], dict[str, float]] | None = None,
         stop_step: int | None = None,
     ):
-        self._run, self._stages, self._loop = run, stages, loop
-        of_all = stages[0].train_step
-        self._settings, self._objective = of_all.settings, of_all.objective
-        self._optimizer = optimizer = of_all.optimizer
+        self._run, self._train_step, self._loop = run, train_step, loop
+        self._per_example, self._evaluate = per_example, evaluate
+        self._settings, self._objective = train_step.settings, train_step.objective
+        self._optimizer = optimizer = train_step.optimizer
         self._num_train_steps = self._settings.num_train_steps
         self._last_step = min(stop_step or self._num_train_steps, self._num_train_steps)
         self._allowed = loop.max_bad_batches
         # To resume: 1. Create all variables and slots, so that a checkpoint can be restored.
         with run.strategy.scope():
-            optimization.create_slots(optimizer, of_all.model)
+            optimization.create_slots(optimizer, train_step.model)
         # 2. Restore weights, slots and the step count together.
         self._checkpointer = Checkpointer(
-            run.model_dir, of_all.model, optimizer, writes=run.is_chief
+            run.model_dir, train_step.model, optimizer, writes=run.is_chief
         )
         self._step = step = self._checkpointer.restore()
         check_hosts_agree(run.strategy, step, run.settings)
@@ -108,10 +95,8 @@ class TrainLoop:
           UserError: if loss or gradient is non-finite too often. The last checkpoint is kept.
           SystemExit: on SIGTERM or Ctrl-C, after saving a checkpoint. Code: 128 + signal number.
         """
-        ends = [stage.first_step for stage in self._stages[1:]] + [self._num_train_steps]
         with self._stop, self._progress:
-            for stage, end in zip(self._stages, ends):
-                self._train_stage(stage, min(end, self._last_step))
+            self._run_loops()
             if self._step < self._num_train_steps and _is_over(self._best_values(), self._loop):
                 self._save()
                 print(
@@ -129,11 +114,11 @@ class TrainLoop:
             if self._stop.signal is not None:
                 self._leave()
 
-    def _train_stage(self, stage: Stage, end: int) -> None:
-        loop = self._loop
-        run_steps = make_step_loop(self._run.strategy, stage.train_step)
+    def _run_loops(self) -> None:
+        loop, end = self._loop, self._last_step
+        run_steps = make_step_loop(self._run.strategy, self._train_step)
         while self._step <= end:
-            self._evaluate_if_due(stage)
+            self._evaluate_if_due()
             if self._step == end or _is_over(self._best_values(), loop):
                 return
             # Loops end at multiples of steps_per_loop, so a resumed run logs the same sums. If a
@@ -151,40 +136,36 @@ class TrainLoop:
             seconds = time.monotonic() - started
             self._allowed -= self._check_finite(totals)
             self._step += int(totals["steps"])
-            scalars = self._scalars(totals, stage, seconds)
+            scalars = self._scalars(totals, seconds)
             self._log.write(self._step, scalars)
             self._progress.update(self._step, _line(scalars))
-            is_last = self._step == self._last_step
-            if totals["stop"] or is_last or self._is_due(loop.save_checkpoint_steps):
+            if totals["stop"] or self._step == end or self._is_due(loop.save_checkpoint_steps):
                 self._save()
             if totals["stop"]:
                 self._leave()
 
-    def _evaluate_if_due(self, stage: Stage) -> None:
+    def _evaluate_if_due(self) -> None:
         # A resumed run first repeats an evaluation that was interrupted.
         step, best_by = self._step, self._objective.best_by
-        is_due = step > stage.first_step and self._is_due(self._loop.eval_steps)
-        if not stage.evaluate or not is_due or any(self._log.has(n, step) for n in best_by):
+        is_due = step > 0 and self._is_due(self._loop.eval_steps)
+        if not self._evaluate or not is_due or any(self._log.has(n, step) for n in best_by):
             return
 
         def is_stopped() -> bool:
             # With several hosts, no evaluation is interrupted, because all must stop together.
             return self._stop.signal is not None and not has_several_hosts(self._run.strategy)
 
-        metrics = stage.evaluate(is_stopped)
+        metrics = self._evaluate(is_stopped)
         if not metrics:
             self._save()
             self._leave()
-        found, told = _rank(metrics, best_by), ""
-        # Only the last stage saves the best weights.
-        if step > self._stages[-1].first_step:
-            best = max(self._best_values(), default=_rank({}, best_by))
-            if found > best:
-                self._checkpointer.save_best(step)
-            told = f", best {abs(max(best, found)[0]):.4f}"
+        found = _rank(metrics, best_by)
+        best = max(self._best_values(), default=_rank({}, best_by))
+        if found > best:
+            self._checkpointer.save_best(step)
         self._log.write(step, metrics)
-        value = metrics.get(best_by[0], math.nan)
-        print(f"step {step:,}: {best_by[0]} {value:.4f}{told}", flush=True)
+        value, best_value = metrics.get(best_by[0], math.nan), abs(max(best, found)[0])
+        print(f"step {step:,}: {best_by[0]} {value:.4f}, best {best_value:.4f}", flush=True)
 
     def _leave(self) -> NoReturn:
         """Exits the program after a signal on this host or another host."""
@@ -199,11 +180,11 @@ class TrainLoop:
         sys.exit(128 + number)
 
     def _best_values(self) -> list[tuple[float, ...]]:
-        """Returns the _rank of each evaluation of the last stage."""
-        names, since = self._objective.best_by, self._stages[-1].first_step
-        return [_rank(entry, names) for entry in self._log.entries(names, since)]
+        """Returns the _rank of each evaluation."""
+        names = self._objective.best_by
+        return [_rank(entry, names) for entry in self._log.entries(names)]
 
-    def _scalars(self, totals, stage, seconds: float) -> dict[str, float]:
+    def _scalars(self, totals, seconds: float) -> dict[str, float]:
         """Returns the metrics to log for the steps that `totals` covers."""
         optimizer, steps = self._optimizer, int(totals["steps"])
         scalars = self._objective.metrics(totals["sums"])
@@ -214,7 +195,7 @@ class TrainLoop:
         if hasattr(optimizer, "loss_scale"):
             scalars["loss_scale"] = float(optimizer.loss_scale.value.read_value())
         examples = steps * self._settings.global_batch_size
-        for rate, amount in stage.per_example.items():
+        for rate, amount in self._per_example.items():
             scalars[rate] = examples * amount / seconds
         scalars["waiting_for_data"] = totals["seconds_waiting"] / seconds
         return scalars

@@ -111,15 +111,16 @@ def test_sharing_equals_copied_weights(seed, sharing):
 @properties
 @given(seed=seeds, layers=st.integers(1, 4), sharing=st.sampled_from(SHARING_MODES))
 def test_wanted_positions_come_out_as_among_all(seed, layers, sharing):
-    model = randomize(make_model(parameter_sharing=sharing), seed)
+    model = make_model(parameter_sharing=sharing, num_hidden_layers=layers)
+    randomize(model, seed)
     batch = make_batch(seed)
     rng = np.random.default_rng(seed)
     # In any order, repeated, of padding too.
     positions = tf.constant(rng.integers(0, SEQ_LEN, [BATCH, 7]), tf.int32)
-    expected = model.encoder(batch, num_hidden_layers=layers)
+    expected = model.encoder(batch)
     states, pooled = expected["sequence_output"], expected["pooled_output"]
     for wanted in (positions, positions[:, :0]):
-        encoded = model.encoder(batch, num_hidden_layers=layers, positions=wanted)
+        encoded = model.encoder(batch, positions=wanted)
         found, expected = encoded["sequence_output"], tf.gather(states, wanted, batch_dims=1)
         assert found.shape == [BATCH, wanted.shape[1], TINY.hidden_size]
         np.testing.assert_allclose(found, expected, atol=1e-5)

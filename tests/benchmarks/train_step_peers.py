@@ -25,8 +25,8 @@ class Peer:
         self._forward = forward
         self.trainable_variables = trainable_variables
 
-    def __call__(self, batch, dropout_seed=None, num_hidden_layers=None):
-        """Computes a batch, without dropout and at the model's full depth."""
+    def __call__(self, batch, dropout_seed=None):
+        """Computes a batch, without dropout."""
         return self._forward(batch)
 
 

@@ -13,7 +13,6 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints import model_directory
-from albert_tf.config import AlbertConfig
 from albert_tf.jobs.decision import Decision
 from albert_tf.storage import versions
 from export import export_saved_model
@@ -182,14 +181,10 @@ def test_a_checkpoint_is_opened_as_what_it_is(model_dir, make_module, tmp_path):
             open_checkpoint(str(path), kind)
 
 
-def test_layers_and_length_are_those_of_training(model_dir, tmp_path, monkeypatch, capsys):
-    """Of a checkpoint that a growing model wrote, with its first layers."""
+def test_the_length_is_that_those_of_training(model_dir, tmp_path, monkeypatch, capsys):
     trained = shutil.copytree(model_dir, tmp_path / "trained")
-    run = {"depth_schedule": ["1", "2:9"], "max_seq_length": 24, "sentence_objective": "none"}
+    run = {"max_seq_length": 24, "sentence_objective": "none"}
     (trained / "run.json").write_text(json.dumps(run))
-    ids = tf.constant([[2, 9, 7, 3]])
-    shallow = model_directory.load_for_pretraining(str(trained))[0]
-    expected = shallow.encoder(ids)["pooled_output"]
     modules = []
     monkeypatch.setattr(export_saved_model, "_publish", lambda module, *_: modules.append(module))
     for kind, given, used in (("encoder", None, 24), (None, 24, 24), (None, 25, 25)):
@@ -200,9 +195,6 @@ def test_layers_and_length_are_those_of_training(model_dir, tmp_path, monkeypatc
         assert ("warning" in out) == ("at most 24 pieces" in out) == (used > 24)
         assert "not trained by the last run (--sentence_objective=none): pooled_output" in out
         assert ("in_order_probability, sop_log_probs;" in out) == (kind is None)
-        asset = module.config_file.asset_path.numpy().decode()
-        assert AlbertConfig.read(asset).num_hidden_layers == 1
-        np.testing.assert_allclose(module.encoder(ids)["pooled_output"], expected, atol=1e-5)
 
 
 def test_an_export_is_not_made_a_second_time(exported, model_dir, tmp_path, capsys, monkeypatch):

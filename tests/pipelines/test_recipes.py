@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
-from pipelines.training.depth_schedule import parse_depths
 from tests.jobs import PROJECT, run_code
 
 RECIPES = PROJECT / "pipelines/recipes/finetune"
@@ -65,54 +64,54 @@ def test_they_say_what_was_published():
         assert 15 <= flags["num_train_steps"] / flags["eval_steps"] <= 25
 
 
-def shape_of(flags):
-    """Returns the shape of the model but for its layers; evaluations fall between loops."""
+def config_of(flags):
+    """Returns the config of a run; evaluations fall between loops."""
     for steps in ("eval_steps", "save_checkpoint_steps"):
         assert flags[steps] % flags["steps_per_loop"] == 0
-    config = json.loads((PROJECT / flags["albert_config"]).read_text())
-    return {**config, "num_hidden_layers": None}
+    return json.loads((PROJECT / flags["albert_config"]).read_text())
+
+
+def shape_of(flags):
+    """Returns the shape of the model but for its layers."""
+    return {**config_of(flags), "num_hidden_layers": None}
+
+
+def assert_chained(parts, layers):
+    """Each part grows, has other masks, and starts at the rate at which the one before stopped."""
+    assert [config_of(flags)["num_hidden_layers"] for flags in parts] == layers
+    assert len({flags["random_seed"] for flags in parts}) == len(parts)
+    for part, following in zip(parts, parts[1:]):
+        assert shape_of(following) == shape_of(part)
+        rate = part["learning_rate"] * (1 - part["stop_step"] / part["num_train_steps"])
+        assert following["learning_rate"] == pytest.approx(rate)
+    assert parts[-1]["stop_step"] == parts[-1]["num_train_steps"]
 
 
 def test_the_parts_of_the_hour_follow_one_another():
-    parts = flags_of("pretrain", PROJECT / "pipelines/recipes/hour").values()
-    parts = sorted(parts, key=lambda flags: flags["max_seq_length"])
-    assert [flags["max_seq_length"] for flags in parts] == [32, 64, 128]
-    assert {flags["max_seq_length"] * flags["global_batch_size"] for flags in parts} == {4096}
-    depths = []
-    for flags in parts:
-        assert shape_of(flags) == shape_of(parts[0])
-        config = AlbertConfig(**json.loads((PROJECT / flags["albert_config"]).read_text()))
-        found = parse_depths(flags["depth_schedule"], config, flags["num_train_steps"])
-        depths.append([layers for _, layers in found])
-    assert depths == [[2], [2], [2, 4, 6]]
+    parts = flags_of("pretrain", PROJECT / "pipelines/recipes/hour")
+    lengths = {name: flags["max_seq_length"] for name, flags in parts.items()}
+    assert lengths == {"32": 32, "64": 64, "128": 128, "128_four": 128, "128_six": 128}
+    for flags in parts.values():
+        assert flags["max_seq_length"] * flags["global_batch_size"] == 4096
+        assert shape_of(flags) == shape_of(parts["32"])
+    assert_chained([parts[name] for name in ("128", "128_four", "128_six")], [2, 4, 6])
 
 
 def test_the_parts_of_the_night_follow_one_another():
     parts = flags_of("pretrain", PROJECT / "pipelines/recipes/night")
-    masks, short, long, cool = (parts[name] for name in ("masks", "32", "64", "cool"))
-    assert parts.keys() == {"masks", "32", "64", "cool"}
+    masks, short, *chain = (parts.pop(n) for n in ("masks", "32", "64", "64_four", "cool"))
+    assert not parts
     hour = flags_of("pretrain", PROJECT / "pipelines/recipes/hour")["32"]
     own = "sentence_objective ngram mask_token_rate random_token_rate masked_lm_prob unpad".split()
-    for flags in (short, long, cool):
+    for flags in (short, *chain):
         assert {name: flags[name] for name in own} == {name: masks[name] for name in own}
         assert shape_of(flags) == shape_of(short)
     changed = {name for name in hour if hour[name] != short[name]} - {"flagfile"}
     assert changed <= {*own, "albert_config"}
-    configs = [json.loads((PROJECT / f["albert_config"]).read_text()) for f in (hour, short, long)]
-    assert configs[1] == {**configs[0], "vocab_size": 16000}
-    assert configs[2] == {**configs[1], "num_hidden_layers": 6}
-    differing = {name for name in long if long[name] != cool[name]} - {"flagfile"}
-    assert differing == {"num_train_steps", "learning_rate", "depth_schedule", "eval_steps"}
-    unshared = json.loads(
-        (PROJECT / "pipelines/recipes/night/six_unshared_layers.json").read_text()
-    )
-    assert unshared == {**configs[2], "parameter_sharing": "none"}
-    config = AlbertConfig(**json.loads((PROJECT / cool["albert_config"]).read_text()))
-    found = parse_depths(long["depth_schedule"], config, long["num_train_steps"])
-    assert found[-1] == (6000, config.num_hidden_layers)  # --stop_step in README
-    stopped = long["learning_rate"] * (1 - 6000 / long["num_train_steps"])
-    assert cool["learning_rate"] == pytest.approx(stopped)
-    assert parse_depths(cool["depth_schedule"], config, 400) == [(0, config.num_hidden_layers)]
+    assert config_of(short) == {**config_of(hour), "vocab_size": 16000}
+    assert_chained(chain, [2, 4, 6])
+    unshared = {**chain[-1], "albert_config": "pipelines/recipes/night/six_unshared_layers.json"}
+    assert config_of(unshared) == {**config_of(chain[-1]), "parameter_sharing": "none"}
 
 
 def test_the_parts_of_the_order_recipe_follow_one_another():

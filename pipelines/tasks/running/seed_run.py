@@ -24,7 +24,7 @@ from ...training.objective import Objective
 from ...training.run import Run, has_checkpoint
 from ...training.settings import LoopSettings, TrainingSettings, precision
 from ...training.strategy import check_hosts_agree, is_tpu
-from ...training.train_loop import Stage, TrainLoop
+from ...training.train_loop import TrainLoop
 from ...training.train_step import TrainStep
 from ..reading.sequences import Sequences
 from ..scoring.figures import draw_learning_curves
@@ -114,11 +114,13 @@ def run_seed(
             evaluate = functools.partial(_score_dev, task, dev, labels, predict)
         TrainLoop(
             run,
-            [Stage(0, step, rates, evaluate)],
+            step,
             lambda first_step, context: training_dataset(
                 train, settings.global_batch_size, seed, first_step, *length, context
             ),
             loop,
+            rates,
+            evaluate,
         ).train()
     _restore_best(run, model, loop)
     new = {name: split for name, split in splits.items() if name not in kept["predicted"]}

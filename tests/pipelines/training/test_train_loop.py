@@ -1,4 +1,3 @@
-import functools
 import itertools
 import json
 import math
@@ -19,7 +18,7 @@ from pipelines.training import metrics_log, train_loop
 from pipelines.training.objective import pretraining_objective
 from pipelines.training.run import Run
 from pipelines.training.settings import LoopSettings, TrainingSettings, precision
-from pipelines.training.train_loop import Stage, TrainLoop
+from pipelines.training.train_loop import TrainLoop
 from pipelines.training.train_step import TrainStep
 from tests.builders import finetune, tiny_config
 from tests.jobs import curves, log, weights
@@ -64,7 +63,7 @@ def run(
     dropout=0.0,
     dataset_fn=batches,
     evaluations=None,
-    depths=((0, 1),),
+    layers=1,
     recompute=False,
     every=4,
     loop=None,
@@ -78,7 +77,9 @@ def run(
     strategy = strategy or tf.distribute.OneDeviceStrategy("/cpu:0")
     replica_batch = GLOBAL_BATCH // strategy.num_replicas_in_sync
     tf.keras.utils.set_random_seed(3)
-    config = tiny_config(hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    config = tiny_config(
+        num_hidden_layers=layers, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+    )
     settings = TrainingSettings(GLOBAL_BATCH, num_steps, 2, 0.01, **options)
     with strategy.scope(), precision(settings.mixed_precision):
         model = AlbertForPreTraining(config, recompute=recompute)
@@ -90,21 +91,16 @@ def run(
     figures = iter(evaluations or ())
     objective = pretraining_objective()._replace(best_by=evaluated)
 
-    def stage(first_step, depth):
-        forward = functools.partial(model, num_hidden_layers=depth)
-        train_step = TrainStep(forward, model, objective, optimizer, settings, seed=9)
-        rates = {"examples_per_second": 1, "tokens_per_second": SEQ_LEN}
-
-        def evaluate(_):
-            return dict(zip(evaluated, np.atleast_1d(next(figures)).tolist()))
-
-        return Stage(first_step, train_step, rates, evaluate if evaluations else None)
+    def evaluate(_):
+        return dict(zip(evaluated, np.atleast_1d(next(figures)).tolist()))
 
     TrainLoop(
         Run(strategy, str(model_dir), {}),
-        [stage(*depth) for depth in depths],
+        TrainStep(model, model, objective, optimizer, settings, seed=9),
         lambda step, _: dataset_fn(step, replica_batch),
         LoopSettings(every, every, **(loop or {})),
+        {"examples_per_second": 1, "tokens_per_second": SEQ_LEN},
+        evaluate if evaluations else None,
         stop_step,
     ).train()
     return model
@@ -183,7 +179,7 @@ def test_replicas_and_micro_batches_add_up_to_the_batch(
 @pytest.mark.parametrize(
     ("options", "change", "tolerance"),
     [
-        ({"dropout": 0.3, "depths": [(0, 2)]}, {"recompute": True}, 3e-6),
+        ({"dropout": 0.3, "layers": 2}, {"recompute": True}, 3e-6),
         ({}, {"jit_compile": True}, 2e-5),
         ({"strategy": "two"}, {"jit_compile": True}, 2e-5),
     ],
@@ -278,14 +274,6 @@ def test_the_lower_loss_is_better_also_after_a_restart(tmp_path, evaluated, figu
     directory = str(tmp_path / "best")
     assert model_directory.find_checkpoint(directory)[1].endswith(f"ckpt-{best}")
     assert ("stopped early at step 4" in capsys.readouterr().out) == (evaluated[0][:3] == "dev")
-
-
-@eagerly
-def test_best_is_of_the_full_depth(tmp_path):
-    """test_end_to_end.py and test_killed_runs.py train, kill and evaluate growing models."""
-    depths, figures = [(0, 1), (1, 2)], [0.9, 0.3, 0.5]
-    run(tmp_path, 3, depths=depths, evaluations=figures, every=1, loop={"eval_steps": 1})
-    assert model_directory.find_checkpoint(str(tmp_path / "best"))[1].endswith("ckpt-3")
 
 
 def test_an_accuracy_of_few_labels_shows_their_number():
