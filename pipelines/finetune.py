@@ -86,7 +86,7 @@ from .training.run import (
     origin_of,
     read_initial_model,
 )
-from .training.settings import LoopSettings, check_steps_flags, loop_from_flags
+from .training.settings import LoopSettings, check_steps_flags
 from .training.strategy import create_strategy, define_strategy_flags, is_chief, naming_lost_workers
 
 FLAGS = flags.FLAGS
@@ -148,8 +148,6 @@ def define_flags() -> None:
 def main(_) -> None:
     """Runs the program with the values of its flags."""
     check_steps_flags()
-    if FLAGS.num_warmup_steps is not None:
-        FLAGS.set_default("warmup_fraction", None)
     combinations = _combinations(FLAGS.learning_rate, FLAGS.num_epochs)
     tasks, seeds = create_tasks(FLAGS), _seeds(FLAGS.random_seeds)
     initial = initial_model(
@@ -173,7 +171,7 @@ def main(_) -> None:
         "random_seeds": seeds,
         "initial": initial,
         "settings": next(iter(combinations.values())),
-        "loop": loop_from_flags(),
+        "loop": settings_from_flags(LoopSettings),
         "strategy": strategy,
         "divide": divide,
     }
@@ -248,9 +246,8 @@ def finetune(
     )
     config, tokenizer, checkpoint = initial[:3]
     identity.update(origin_of(output_dir, checkpoint))
-    # All settings must be equal on all hosts. A resumed run may change the two deleted below.
-    run = Run(strategy, output_dir, dict(identity))
-    del identity["save_checkpoint_steps"], identity["max_bad_batches"]
+    # These must be equal on all hosts, but a resumed run may change those outside its identity.
+    run = Run(strategy, output_dir, {**identity, **dataclasses.asdict(loop)})
     with run.hold(identity):
         division = describe_division(splits["train"][0], splits["dev"][0]) if divide else []
         if run.is_chief:
@@ -290,7 +287,7 @@ def compare_settings(
         settings.with_steps(len(splits["train"].sequences)).check(strategy)
     identity.update(arguments["settings"].identity(), dev=fingerprint(splits["dev"]))
     del splits
-    for name in ("learning_rate", "num_epochs", "save_checkpoint_steps", "max_bad_batches"):
+    for name in ("learning_rate", "num_epochs"):
         identity.pop(name, None)
     with Run(strategy, output_dir, {}).hold(identity):
         runs = {name: {"settings": settings} for name, settings in combinations.items()}
@@ -381,7 +378,7 @@ def _identity(
         "vocabulary": initial.tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
         **settings.identity(),
-        **dataclasses.asdict(loop),
+        **loop.identity(),
     }
 
 

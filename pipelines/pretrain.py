@@ -69,7 +69,6 @@ from .training.settings import (
     LoopSettings,
     PretrainingSettings,
     check_steps_flags,
-    loop_from_flags,
     precision,
 )
 from .training.strategy import create_strategy, define_strategy_flags, naming_lost_workers
@@ -152,7 +151,7 @@ def main(_) -> None:
             model_dir=FLAGS.model_dir,
             options=options,
             settings=settings_from_flags(PretrainingSettings),
-            loop=loop_from_flags(),
+            loop=settings_from_flags(LoopSettings),
             strategy=strategy,
             peak_flops_per_second=FLAGS.peak_flops_per_second,
         )
@@ -187,10 +186,10 @@ def pretrain(
     model, optimizer = _create_model(config, options, settings, strategy)
     heldout_split = sources[0].manifest.heldout_split
     init_weights = _restore_initial_weights(model, initial, model_dir, heldout_split)
-    identity = _identity(config, init_weights, sources, options, settings, loop)
+    identity = _identity(config, init_weights, sources, options, settings)
     identity.update(origin_of(model_dir, initial.checkpoint))
     # These must be equal on all hosts, but a resumed run may change them.
-    on_all_hosts = {"max_bad_batches": loop.max_bad_batches, "stop_step": settings.stop_step}
+    on_all_hosts = {**dataclasses.asdict(loop), "stop_step": settings.stop_step}
     run = Run(strategy, model_dir, {**identity, **on_all_hosts})
 
     dataset_fn = functools.partial(
@@ -237,7 +236,6 @@ def _identity(
     sources: Sequence[Source],
     options: ExampleOptions,
     settings: PretrainingSettings,
-    loop: LoopSettings,
 ) -> dict[str, Any]:
     """Returns all values that the final weights depend on.
 
@@ -254,7 +252,6 @@ def _identity(
         "init_weights": init_weights,
         **options.identity(),
         **of_settings,
-        "steps_per_loop": loop.steps_per_loop,
         "heldout_split": sources[0].manifest.heldout_split,
         "draws": DRAWS,
     }

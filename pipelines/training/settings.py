@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf.jobs import processor
-from albert_tf.jobs.settings import setting, settings_from_flags
+from albert_tf.jobs.settings import setting
 from albert_tf.storage.errors import UserError
 from .strategy import is_tpu
 
@@ -20,7 +20,8 @@ from .strategy import is_tpu
 PUBLISHED = {
     "global_batch_size": 4096,
     "num_train_steps": 125_000,
-    "num_warmup_steps": 3125,
+    "num_warmup_steps": None,
+    "warmup_fraction": 0.025,
     "learning_rate": 0.00176,
 }
 
@@ -39,7 +40,9 @@ class TrainingSettings:
         flags.DEFINE_integer, "Examples per step, summed over all devices.", lower_bound=1
     )
     num_train_steps: int = setting(flags.DEFINE_integer, "Number of training steps.", lower_bound=1)
-    num_warmup_steps: int = setting(flags.DEFINE_integer, "Number of warm-up steps.", lower_bound=0)
+    num_warmup_steps: int | None = setting(
+        flags.DEFINE_integer, "Number of warm-up steps. Replaces --warmup_fraction.", lower_bound=0
+    )
     learning_rate: float = setting(
         flags.DEFINE_float, "Learning rate at the end of the linear warm-up.", lower_bound=0.0
     )
@@ -83,7 +86,7 @@ class TrainingSettings:
     )
     warmup_fraction: float | None = setting(
         flags.DEFINE_float,
-        "Number of warm-up steps as a fraction of all steps. Replaces --num_warmup_steps.",
+        "Number of warm-up steps as a fraction of all steps.",
         None,
         lower_bound=0.0,
         upper_bound=1.0,
@@ -104,13 +107,8 @@ class TrainingSettings:
             steps = max(
                 1, math.ceil(round(self.num_epochs * num_examples / self.global_batch_size, 6))
             )
-        if self.warmup_fraction is not None:
-            warmup = round(self.warmup_fraction * steps)
-        elif self.num_epochs is not None and warmup > steps:
-            raise UserError(
-                f"--num_epochs={self.num_epochs:g} makes {steps} steps, fewer than the "
-                f"{warmup} of --num_warmup_steps: give --warmup_fraction, such as 0.1"
-            )
+        if warmup is None:
+            warmup = round((self.warmup_fraction or 0) * steps)
         return dataclasses.replace(
             self,
             num_train_steps=steps,
@@ -134,12 +132,11 @@ class TrainingSettings:
                 f"--global_batch_size={self.global_batch_size} does not divide among {replicas} "
                 f"replicas x --gradient_accumulation_steps={self.gradient_accumulation_steps}"
             )
-        # with_steps compares the warm-up with the steps of num_epochs.
-        is_fixed = self.warmup_fraction is None and self.num_epochs is None
-        if is_fixed and self.num_warmup_steps > self.num_train_steps:
+        # The steps of num_epochs are known after with_steps.
+        if self.num_epochs is None and (self.num_warmup_steps or 0) > self.num_train_steps:
             raise UserError(
-                f"--num_warmup_steps={self.num_warmup_steps} is beyond "
-                f"--num_train_steps={self.num_train_steps}: shorten the warm-up"
+                f"--num_warmup_steps={self.num_warmup_steps} is beyond the run's "
+                f"{self.num_train_steps} steps: give fewer, or --warmup_fraction, such as 0.1"
             )
 
     def describe(self, strategy: tf.distribute.Strategy) -> str:
@@ -245,20 +242,17 @@ class LoopSettings:
 
     steps_per_loop: int = setting(
         flags.DEFINE_integer,
-        "Steps between two log entries. The default is lower if --eval_steps or "
-        "--save_checkpoint_steps is no multiple of it.",
+        "Steps between two log entries. There is also an entry at each evaluation and checkpoint.",
         lower_bound=1,
     )
     save_checkpoint_steps: int = setting(
-        flags.DEFINE_integer,
-        "Steps between checkpoints. Must be a multiple of --steps_per_loop.",
-        lower_bound=1,
+        flags.DEFINE_integer, "Steps between checkpoints.", lower_bound=1
     )
     eval_steps: int = setting(
         flags.DEFINE_integer,
-        "Steps between evaluations on held-out data. Must be a multiple of --steps_per_loop; 0 "
-        "disables evaluation. MODEL_DIR/best contains the weights with the best result. Evaluation "
-        "also warns if the model only predicts frequent pieces.",
+        "Steps between evaluations on held-out data; 0 disables evaluation. MODEL_DIR/best holds "
+        "the weights with the best result. Evaluation also warns if the model only predicts "
+        "frequent pieces.",
         0,
         lower_bound=0,
     )
@@ -278,27 +272,18 @@ class LoopSettings:
 
     def __post_init__(self):
         """Raises a UserError if the settings are inconsistent."""
-        for name in ("save_checkpoint_steps", "eval_steps"):
-            if getattr(self, name) % self.steps_per_loop:
-                raise UserError(
-                    f"--{name}={getattr(self, name)} is not a multiple of --steps_per_loop="
-                    f"{self.steps_per_loop}: give a multiple, or fewer steps per loop"
-                )
         if self.early_stopping_evaluations and not self.eval_steps:
             raise UserError("--early_stopping_evaluations needs evaluations: give --eval_steps")
 
+    def identity(self) -> dict[str, int]:
+        """Returns the settings that select the best weights. The others may change in a run."""
+        names = ("eval_steps", "early_stopping_evaluations")
+        return {name: getattr(self, name) for name in names}
 
-def loop_from_flags() -> LoopSettings:
-    """Returns the settings of the flags.
-
-    Unless --steps_per_loop is given, it is the largest number up to its default that divides the
-    numbers of steps between evaluations and checkpoints.
-    """
-    names = ("steps_per_loop", "eval_steps", "save_checkpoint_steps")
-    steps, *multiples = (flags.FLAGS[name].value for name in names)
-    if flags.FLAGS["steps_per_loop"].using_default_value:
-        steps = next(n for n in range(steps, 0, -1) if math.gcd(*multiples) % n == 0)
-    return settings_from_flags(LoopSettings, steps_per_loop=steps)
+    def end_after(self, step: int) -> int:
+        """Returns the next step at which the loop on the device ends: to log, evaluate or save."""
+        steps = (self.steps_per_loop, self.save_checkpoint_steps, self.eval_steps)
+        return min(step - step % every + every for every in steps if every)
 
 
 def check_steps_flags() -> None:

@@ -121,10 +121,10 @@ class TrainLoop:
             self._evaluate_if_due()
             if self._step == end or _is_over(self._best_values(), loop):
                 return
-            # Loops end at multiples of steps_per_loop, so a resumed run logs the same sums. If a
-            # signal or stop_step ends a loop early, its log entry is split into two. The final
-            # weights stay the same, bit for bit.
-            loop_end = self._step - self._step % loop.steps_per_loop + loop.steps_per_loop
+            # A resumed run ends its loops at the same steps, so it logs the same sums. If a signal
+            # or stop_step ends a loop early, its log entry is split into two. The final weights
+            # stay the same, bit for bit.
+            loop_end = loop.end_after(self._step)
             started = time.monotonic()
             totals = run_steps(
                 self._iterator,
@@ -164,8 +164,11 @@ class TrainLoop:
         if found > best:
             self._checkpointer.save_best(step)
         self._log.write(step, metrics)
-        value, best_value = metrics.get(best_by[0], math.nan), abs(max(best, found)[0])
-        print(f"step {step:,}: {best_by[0]} {value:.4f}, best {best_value:.4f}", flush=True)
+        value, best_value = metrics.get(best_by[0], math.nan), max(best, found)[0]
+        if best_by[0].endswith("loss"):
+            best_value = -best_value
+        told = f", best {best_value:.4f}" if math.isfinite(best_value) else ""
+        print(f"step {step:,}: {best_by[0]} {value:.4f}{told}", flush=True)
 
     def _leave(self) -> NoReturn:
         """Exits the program after a signal on this host or another host."""

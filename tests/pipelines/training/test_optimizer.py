@@ -3,18 +3,14 @@ from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
-from absl import flags
 
 from albert_tf import addons
-from albert_tf.jobs.settings import flag_names
 from albert_tf.storage.errors import UserError
 from pipelines.data.examples import ExampleOptions
 from pipelines.pretrain import _identity, make_optimizer
 from pipelines.training.settings import (
     PUBLISHED,
-    LoopSettings,
     PretrainingSettings,
-    loop_from_flags,
 )
 from tests.builders import tiny_config
 
@@ -35,31 +31,15 @@ def test_a_warm_up_is_compared_with_the_steps_of_epochs():
     settings = PretrainingSettings(**of_epochs, num_epochs=2000)
     settings.check(tf.distribute.get_strategy())
     assert settings.with_steps(1 << 19).num_train_steps == 256_000
-    with pytest.raises(UserError, match="fewer than the 130000 of --num_warmup_steps"):
-        settings.with_steps(1 << 18)
-    with pytest.raises(UserError, match="beyond --num_train_steps=125000"):
-        PretrainingSettings(**of_epochs).check(tf.distribute.get_strategy())
+    for short in (settings.with_steps(1 << 18), PretrainingSettings(**of_epochs)):
+        with pytest.raises(UserError, match="130000 is beyond"):
+            short.check(tf.distribute.get_strategy())
 
 
-@pytest.mark.parametrize(
-    ("default", "save", "evaluate", "expected"),
-    [(20, 1000, 0, 20), (20, 1000, 50, 10), (20, 64, 64, 16), (10, 500, 7, 1)],
-)
-def test_a_loop_divides_the_steps_between_evaluations(
-    monkeypatch, default, save, evaluate, expected
-):
-    given = dict.fromkeys(flag_names(LoopSettings), 0)
-    given.update(steps_per_loop=default, save_checkpoint_steps=save, eval_steps=evaluate)
-    values = {
-        name: SimpleNamespace(value=value, using_default_value=True)
-        for name, value in given.items()
-    }
-    monkeypatch.setattr(flags, "FLAGS", values)
-    assert loop_from_flags().steps_per_loop == expected
-    values["steps_per_loop"].using_default_value = False
-    if expected < default:
-        with pytest.raises(UserError, match="is not a multiple of --steps_per_loop"):
-            loop_from_flags()
+def test_the_default_warm_up_is_a_fraction_of_any_run():
+    for steps, warmup in ((125_000, 3125), (57, 1)):
+        settings = PretrainingSettings(**{**PUBLISHED, "num_train_steps": steps}).with_steps(1)
+        assert (settings.num_train_steps, settings.num_warmup_steps) == (steps, warmup)
 
 
 def test_epochs_are_converted_without_rounding_errors():
@@ -72,11 +52,10 @@ def test_what_belongs_to_the_identity_of_a_run():
     manifest = SimpleNamespace(fingerprint=lambda: "records", heldout_split=None)
     sources = [SimpleNamespace(manifest=manifest, quota=None)]
     options = ExampleOptions(max_seq_length=8, max_predictions_per_seq=2)
-    loop = LoopSettings(steps_per_loop=1, save_checkpoint_steps=1)
 
     def identity(options=options, **changes):
         settings = PretrainingSettings(**PUBLISHED, **changes)
-        return _identity(tiny_config(), None, sources, options, settings, loop)
+        return _identity(tiny_config(), None, sources, options, settings)
 
     assert "mask_token_rate" not in identity()
     only_masks = ExampleOptions(8, 2, mask_token_rate=1.0, random_token_rate=0.0)

@@ -236,6 +236,25 @@ class TestSignal:
 
 
 @eagerly
+def test_entries_checkpoints_and_evaluations_need_no_common_divisor(tmp_path):
+    loop = LoopSettings(4, 5, eval_steps=7)
+    ends, step = [], 0
+    while step < 16:
+        ends.append(step := loop.end_after(step))
+    assert ends == [4, 5, 7, 8, 10, 12, 14, 15, 16]
+    run(tmp_path, 8, evaluations=[0.3, 0.2], every=4, loop={"eval_steps": 7})
+    entries = [(entry["step"], "loss" in entry) for entry in curves(tmp_path)]
+    assert entries == [(4, True), (7, True), (7, False), (8, True), (8, False)]
+
+
+@eagerly
+@pytest.mark.parametrize(("figures", "told"), [([-0.2], "best -0.2000"), ([math.nan], "nan\n")])
+def test_the_best_figure_is_shown_as_it_is(tmp_path, capsys, figures, told):
+    run(tmp_path, 2, evaluations=figures, loop={"eval_steps": 2})
+    assert told in capsys.readouterr().out
+
+
+@eagerly
 def test_best_weights_stay_until_nothing_better_ends_the_run(tmp_path, capsys):
     """A restart remembers the best figure, and how many evaluations were no better."""
     options = {"every": 1, "loop": {"eval_steps": 1, "early_stopping_evaluations": 2}}
