@@ -8,7 +8,7 @@ import itertools
 import json
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Union
 
 from albert_tf.storage.errors import UserError, shown
@@ -252,15 +252,13 @@ def read_text_lines(path: str) -> Iterator[tuple[int, str]]:
         yield number, line
 
 
-def read_text_parts(
-    path: str, on_read: Callable[[int], None] | None = None
-) -> Iterator[tuple[int, str]]:
+def read_text_parts(path: str) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line with line end). Long lines are split into several parts.
 
-    Raises a UserError if a line is not UTF-8. For `on_read` see read_lines.
+    Raises a UserError if a line is not UTF-8.
     """
     number, last = 0, -1
-    for offset, line in read_lines(path, on_read=on_read):
+    for offset, line in read_lines(path):
         number += offset != last
         try:
             text = line.decode("utf-8")
