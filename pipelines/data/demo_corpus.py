@@ -35,27 +35,11 @@ _NOT_READ = re.compile(
     r"/(tests?|site-packages|_vendor|idlelib|lib2to3)/|/test_[^/]*$|_(test|pb2)\.py$"
 )
 _MAX_REPEATS = 3  # maximum number of copies of a sentence in the corpus
-# Underlined headings of NumPy-style sections that contain tables or code.
-_TABLES = re.compile(
-    r"(other )?(parameters|returns|yields|raises|warns|attributes|methods|see also|references|"
-    r"examples?|functions|classes)\b",
-    re.IGNORECASE,
-)
-_UNDERLINE = re.compile(r"[-=~^*#\"]{3,}$")
-# Lines that are not prose: directives, fields, tables, comments, decorators, one-word headings and
-# underlines.
-_NO_PROSE = re.compile(rf"\.\.|[:|#@]|\+-|[^ ]*:$|{_UNDERLINE.pattern}")
-# An indented block after a colon is code or a table, except under these headings.
-_PROSE_HEADING = re.compile(r"(\.\. )?(notes?|warning|caution|important|tip|caveats?)\b", re.I)
-_BULLET = re.compile(r"^([*+•-]|\(?(\d{1,2}|[a-z])[.)])\s+")
-_MARKUP = (
-    (r"\[([^\]]+)\]\([^)]*\)", r"\1"),  # [text](address)
-    (r":[\w:+.-]+:`~?([^`<]+?)(\s*<[^`>]*>)?`", r"\1"),  # :class:`text <target>`
-    (r"`([^`<]+?)\s*<[^`>]*>`_*", r"\1"),  # `text <address>`_
-    (r"`+([^`]*)`+_*", r"\1"),  # `text`
-    (r"(?<!\w)(\*{1,2})(\w[^*]*?)\1(?!\w)", r"\2"),  # *text*
-    (r"(?<=\w\w)\.(?=\w)", "\ue000"),  # the dots of tf.keras.Model do not end a sentence
-)
+# What is no prose: a deeper or an underlined line, a doctest, a list, a directive or a table.
+_NO_PROSE = re.compile(r"^[ \t]|[-=~^*#\"]{3,}$|^>>>|^[*+•:|@#.-]|:$", re.MULTILINE)
+_ROLE = re.compile(r":[\w:+.-]+:`~?([^`<]+?)(\s*<[^`>]*>)?`")  # :class:`text <target>`
+_MARKUP = re.compile(r"`+(?:_+(?!\w))?|(?<!\w)\*+(?=\w)|(?<=\w)\*+(?!\w)")
+_INNER_DOT = re.compile(r"(?<=\w\w)\.(?=\w)")  # the dots of tf.keras.Model do not end a sentence
 _WORD = re.compile(r"[\"'(]*[A-Za-z]+(?:['’/-][A-Za-z]+)*[\"')]*[.,;:!?]*[\"')]*")
 
 
@@ -113,58 +97,24 @@ def source_files(root: Path) -> list[Path]:
     return [root / name for name in names if not _NOT_READ.search(f"/{name.as_posix()}")]
 
 
-def docstrings(node: ast.AST) -> Iterator[str]:
-    """Yields all docstrings in a module or another statement, in source order."""
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    if isinstance(node, documented) and (text := ast.get_docstring(node)):
-        yield text
-    for block in ("body", "handlers", "orelse", "finalbody"):
-        for child in getattr(node, block, ()):
-            yield from docstrings(child)
+def docstrings(module: ast.Module) -> Iterator[str]:
+    """Yields all docstrings in a module."""
+    for node in ast.walk(module):
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        if isinstance(node, documented) and (text := ast.get_docstring(node)):
+            yield text
 
 
 def prose_sentences(text: str) -> list[str]:
-    """Splits the prose of a docstring into sentences."""
-    joined = "\n\n".join(paragraphs(text))
+    """Returns the sentences of a docstring's paragraphs that are prose, without markup."""
+    joined = "\n\n".join(
+        _INNER_DOT.sub("\ue000", _MARKUP.sub("", _ROLE.sub(r"\1", " ".join(paragraph.split()))))
+        for paragraph in re.split(r"\n\s*\n", text.strip())
+        if not _NO_PROSE.search(paragraph)
+    )
     split = sentencex.segment("en", joined) if joined else ()
     sentences = (" ".join(sentence.replace("\ue000", ".").split()) for sentence in split)
     return [sentence for sentence in sentences if is_prose(sentence)]
-
-
-def paragraphs(text: str) -> Iterator[str]:
-    """Yields the paragraphs of a docstring, without code, tables and markup."""
-    lines = text.splitlines()
-    found: list[list[str]] = [[]]
-    skip_below = None  # skip lines that are indented deeper than this
-    in_fence = in_doctest = in_table = False
-    for line, next_line in zip(lines, [*lines[1:], ""]):
-        content = line.strip()
-        indent = len(line) - len(line.lstrip())
-        if content.startswith(("```", "~~~")):
-            in_fence = not in_fence
-            content = ""
-        if content and _UNDERLINE.match(next_line.strip()):
-            in_table = bool(_TABLES.match(content))
-            content = ""  # drop the heading
-        in_doctest = bool(content) and (in_doctest or content.startswith(">>>"))
-        if content and skip_below is not None and indent <= skip_below:
-            skip_below = None
-        is_left_out = in_fence or in_doctest or in_table or skip_below is not None
-        if not content or is_left_out or _NO_PROSE.match(content):
-            found.append([])
-        elif _BULLET.match(content):
-            found.append([_BULLET.sub("", content)])
-        else:
-            found[-1].append(content)
-        is_heading = content.endswith(":")
-        if is_heading and skip_below is None and not _PROSE_HEADING.match(content):
-            skip_below = indent
-    for paragraph in found:
-        joined = " ".join(paragraph)
-        for pattern, replacement in _MARKUP:
-            joined = re.sub(pattern, replacement, joined)
-        if joined:
-            yield joined
 
 
 def is_prose(sentence: str) -> bool:
