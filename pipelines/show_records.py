@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from absl import flags
 
 from albert_tf.jobs import program
@@ -26,19 +26,14 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
 from .data.examples import ExampleOptions
 from .data.masking import unmask
-from .data.order_baselines import order_baselines
-from .data.pretraining_dataset import (
-    evaluation_dataset,
-    pretraining_dataset,
-    read_sources,
-    sampled_records,
-)
-from .data.record_statistics import ExampleStatistics, draw, report
-from .data.records import SPLITS, Manifest, naming_damaged_shards, parse_segments
+from .data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
+from .data.record_statistics import count, draw, report, shares
+from .data.records import SPLITS, Manifest, naming_damaged_shards
 
 FLAGS = flags.FLAGS
 
 _ROWS = 256
+_MOST_COUNTED = 20_000  # maximum number of examples in the statistics
 _LEGEND = "[MASK|x] x is masked, [kept|x] x stays and is to be predicted, [y|x] y replaces x"
 
 
@@ -53,9 +48,6 @@ def define_flags() -> None:
     define_settings_flags(ExampleOptions)
     flags.DEFINE_integer("random_seed", 12345, "Seed of data order and masks.", 0, 2**31 - 1)
     flags.DEFINE_integer("num_examples", 3, "Number of examples to print.", lower_bound=0)
-    flags.DEFINE_integer(
-        "num_statistics_examples", 20_000, "Maximum number of examples to count.", lower_bound=1
-    )
     flags.DEFINE_string("output", None, "Directory for statistics.json and statistics.png.")
 
 
@@ -79,65 +71,42 @@ def show_records(record_dir: str, split: str) -> None:
     available = manifest.splits[split].examples
     if not available:
         raise UserError(f"{record_dir!r} holds no {split} records: see --split")
-    label_names = options.objective.labels
-    count = min(available, FLAGS.num_statistics_examples)
-    statistics = ExampleStatistics(tokenizer, options.objective.swaps)
-    wanted, seen = max(count, FLAGS.num_examples), 0
+    label_names, seen = options.objective.labels, 0
+    counted = min(available, _MOST_COUNTED)
+    wanted = max(counted, FLAGS.num_examples)
     if split == "heldout":  # Unlike training examples, these do not repeat.
         wanted = min(wanted, available)
+    sums: dict[str, Any] = {}
     for batch in _batches(record_dir, split, options, tokenizer, wanted):
-        rows = len(batch["input_mask"])
-        for row in range(min(rows, FLAGS.num_examples - seen)):
+        for row in range(min(len(batch["input_mask"]), FLAGS.num_examples - seen)):
             if not seen + row:
                 print(_LEGEND)
             text = example_text(batch, row, tokenizer, label_names)
             print(f"\nexample {seen + row + 1}: {text}")
-        statistics.add({name: values[: max(count - seen, 0)] for name, values in batch.items()})
-        seen += rows
-    result = statistics.result()
-    if options.objective.has_label:
-        found = order_baselines(record_dir, split, options, tokenizer, count)
-        result["order_baselines"] = {
-            kind: {
-                "pairs": next(iter(accuracies.values())).total,
-                **{name: told.correct / told.total for name, told in accuracies.items()},
-            }
-            for kind, accuracies in found.items()
-        }
-    if manifest.format == "segments":
-        result.update(_segment_figures(sampled_records(record_dir, manifest, split, count)))
+        if seen < counted:
+            found = {name: values[: counted - seen] for name, values in batch.items()}
+            for name, value in count(found, tokenizer).items():
+                sums[name] = sums.get(name, 0) + value
+        seen += len(batch["input_mask"])
+    result = shares(sums, tokenizer)
     print(f"\n{report(result, label_names)}")
     if FLAGS.output:
         files.write_json(os.path.join(FLAGS.output, "statistics.json"), result, indent=1)
-        draw(result, label_names, os.path.join(FLAGS.output, "statistics.png"))
+        draw(result, os.path.join(FLAGS.output, "statistics.png"))
         print(f"statistics.json and statistics.png are in {FLAGS.output}")
 
 
 def _batches(
-    record_dir: str, split: str, options: ExampleOptions, tokenizer: AlbertTokenizer, count: int
+    record_dir: str, split: str, options: ExampleOptions, tokenizer: AlbertTokenizer, number: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields batches with `count` examples in total."""
+    """Yields batches with `number` examples in total."""
     if split == "train":
         dataset = pretraining_dataset(read_sources(record_dir), options, tokenizer, _ROWS)
     else:
-        dataset = evaluation_dataset(record_dir, split, options, tokenizer, _ROWS, count)
-    for batch in dataset.take(-(-count // _ROWS)):
-        yield {name: values.numpy()[:count] for name, values in batch.items()}
-        count -= _ROWS
-
-
-def _segment_figures(sample: tf.data.Dataset) -> dict:
-    """Computes statistics of sampled segments that cannot be computed from examples."""
-    counts: list[int] = []
-    documents: set[int] = set()
-    for records in sample.batch(1024):
-        segments = parse_segments(records)
-        counts.extend(segments["sentence_starts"].row_lengths().numpy())
-        documents.update(segments["document_id"].numpy()[:, 0].tolist())
-    return {
-        "documents": len(documents),
-        "sentences_per_segment": (np.bincount(counts) / len(counts)).tolist(),
-    }
+        dataset = evaluation_dataset(record_dir, split, options, tokenizer, _ROWS, number)
+    for batch in dataset.take(-(-number // _ROWS)):
+        yield {name: values.numpy()[:number] for name, values in batch.items()}
+        number -= _ROWS
 
 
 def example_text(
