@@ -24,9 +24,6 @@ MAX_ROWS = 2048
 # serving/compose.yaml and deployment.yaml derives from both numbers.
 MAX_OUTPUT_VALUES = 2**23
 
-# Output values of invalid rows, by dtype. Valid rows never have these values.
-_BAD = {tf.float32: float("nan"), tf.int32: -1, tf.string: ""}
-
 # Maximum sizes of dimensions that depend on the request. Words are limited like characters.
 _LARGEST: dict[int | str, int] = {"batch": MAX_ROWS, "words": MAX_CONTEXT_CHARS}
 
@@ -116,22 +113,20 @@ def are_words_read(words: tf.Tensor) -> tf.Tensor:
 def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]) -> tf.Tensor:
     """Returns error messages for rows with values out of range, string [rows]; "" = no error.
 
-    Values are integers [rows, columns], or [columns] for one row. The valid range is [0, limit).
+    Values are int32 [rows, columns]. The valid range is [0, limit).
     """
     error: tf.Tensor | str = ""
     for name, limit in reversed(limits.items()):  # the first error is set last
-        is_bad = tf.reduce_any(
-            (values[name] < 0) | (values[name] >= tf.cast(limit, values[name].dtype)), axis=-1
-        )
+        is_bad = tf.reduce_any((values[name] < 0) | (values[name] >= limit), axis=1)
         last = f"{limit - 1}" if isinstance(limit, int) else "seq_len - 1"
         error = tf.where(is_bad, f"{name} must be 0 to {last}", error)
     return error
 
 
 def mark_bad_rows(outputs: dict[str, tf.Tensor], error: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Sets outputs [rows, ...] of invalid rows to NaN, -1 or "", and adds the output `error`."""
+    """Sets outputs, float32 [rows, ...], of invalid rows to NaN, and adds the output `error`."""
     marked = {}
     for name, output in outputs.items():
         is_good = tf.reshape(tf.equal(error, ""), [-1] + [1] * (output.shape.rank - 1))
-        marked[name] = tf.where(is_good, output, tf.constant(_BAD[output.dtype], output.dtype))
+        marked[name] = tf.where(is_good, output, float("nan"))
     return {**marked, "error": error}

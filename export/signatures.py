@@ -7,8 +7,8 @@ not on their values, because TF Serving merges and splits requests along the row
 
 `python -m export.signature_table` prints the table in export/README.md.
 
-Source: `tokens`, `mlm`, `sop` and `tokenization_info` come from the reference's TF-Hub modules, and
-the inputs of `examples` from the reference's exported classifiers. The others are our own.
+Source: `tokens`, `mlm`, `sop` and `tokenization_info` come from the reference's TF-Hub modules. The
+others are our own.
 Deviation: `mlm_logits` is `[batch, predictions, vocab_size]`; the reference flattens the first two.
 """
 
@@ -85,8 +85,8 @@ _EMBEDDED = {
 # window and choice that contains it. The share is 1 for empty texts. If it is close to 1, the other
 # outputs hardly depend on the texts.
 _UNKNOWN_SHARE = {"unknown_share": "float32 [batch]"}
-# Used by signatures with piece ids as inputs. Error message of an invalid row (value out of range,
-# or not a tf.Example), or "". The other outputs of an invalid row are NaN, -1 or "".
+# Used by signatures with piece ids as inputs. Error message of a row with a value out of range, or
+# "". The other outputs of an invalid row are NaN.
 _ERROR = {"error": "string [batch]"}
 
 # Signatures of all kinds.
@@ -115,23 +115,9 @@ _LABELS = {"labels": Signature({}, {"labels": "string [labels]"})}
 _UNKNOWN = {"unknown_share": Signature(_TEXTS, _UNKNOWN_SHARE)}
 
 
-def _from_texts_and_examples(
-    inputs: dict[str, str], outputs: dict[str, str]
-) -> dict[str, Signature]:
-    """Returns `serving_default`, and `examples`, which computes the same outputs from piece ids.
-
-    An example is a serialized tf.Example with the inputs of `tokens`, each int64 [seq_len]. For
-    multiple choice, the shape is [choices * seq_len], with all options concatenated.
-    """
-    return {
-        "serving_default": Signature(inputs, outputs),
-        "examples": Signature({"examples": "string [batch]"}, {**outputs, **_ERROR}),
-    }
-
-
 PRETRAINING = {
     # Embeds a text or pair, and predicts whether the second text follows the first.
-    **_from_texts_and_examples(
+    "serving_default": Signature(
         _TEXTS,
         {
             # Probability that text_pair follows text, rather than the reverse. For a single text
@@ -176,11 +162,11 @@ PRETRAINING = {
 }
 
 # Embeds texts.
-ENCODER = {**_from_texts_and_examples(_TEXT, {**_EMBEDDED, **_UNKNOWN_SHARE}), **COMMON}
+ENCODER = {"serving_default": Signature(_TEXT, {**_EMBEDDED, **_UNKNOWN_SHARE}), **COMMON}
 
 # Predicts the label of a text, or a pair if the task has pairs.
 CLASSIFIER = {
-    **_from_texts_and_examples(
+    "serving_default": Signature(
         _TEXTS,
         {
             "label": "string [batch]",  # the most probable label
@@ -194,7 +180,7 @@ CLASSIFIER = {
 
 # Predicts a number for a text, or a pair if the task has pairs, in the unit of the training labels.
 REGRESSOR = {
-    **_from_texts_and_examples(_TEXTS, {"value": "float32 [batch]"}),
+    "serving_default": Signature(_TEXTS, {"value": "float32 [batch]"}),
     **_UNKNOWN,
     **COMMON,
 }
@@ -203,7 +189,7 @@ REGRESSOR = {
 # predicts all labels with a probability of at least 0.5. If task.json contains `label_thresholds`,
 # the outputs in _PREDICTED are added.
 MULTILABEL = {
-    **_from_texts_and_examples(_TEXTS, {"probabilities": "float32 [batch, labels]"}),
+    "serving_default": Signature(_TEXTS, {"probabilities": "float32 [batch, labels]"}),
     **_UNKNOWN,
     **_LABELS,
     **COMMON,
@@ -260,7 +246,7 @@ QUESTION_ANSWERING = {
 MULTIPLE_CHOICE = {
     # Selects the best answer to a question about a text. Long answers are truncated at the start,
     # then the text is truncated at the end.
-    **_from_texts_and_examples(
+    "serving_default": Signature(
         {
             "context": "string [batch]",
             # Options are appended to the question. For RACE, they replace `_` in it, if any.

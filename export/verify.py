@@ -110,7 +110,7 @@ def _expected(module, functions: dict, questions: list[tuple[str, dict]]) -> lis
     methods = {
         name: getattr(module, name)
         for name, signature in module.signatures.items()
-        if name != "examples" and tf.string in [f.dtype for f in signature.inputs.values()]
+        if tf.string in [f.dtype for f in signature.inputs.values()]
     }
     in_graph = module.tokenizer
     module.tokenizer = _PythonTokenizer(module.served.tokenizer)
@@ -146,10 +146,6 @@ def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]
 
     Texts are fixed. Ids are random.
     """
-    # Imported here, because the new process also runs this file and cannot import our code.
-    from albert_tf.text.packing import FEATURES
-    from .records import serialize
-
     rng = np.random.RandomState(20200426)
     lengths = np.array([[11], [3], [7]])
     real = (np.arange(11) < lengths).astype(np.int32)
@@ -159,17 +155,11 @@ def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]
         "segment_ids": real * (np.arange(11) >= 5).astype(np.int32),
         "mlm_positions": rng.randint(0, 11, [3, 2]).astype(np.int32),
     }
-    # If a record contains several sequences, each must start with [CLS].
-    ids["input_ids"][:, 0] = module.served.tokenizer.cls_id
     choices = module.sizes.get("choices", 1)
-    # Three examples, each with one sequence per choice.
-    rows = [np.arange(first, first + choices) % 3 for first in range(3)]
-    examples = [serialize({name: ids[name][row] for name in FEATURES}) for row in rows]
     batches = [
         {
             **_as_inputs([text for text, _ in pairs], [pair for _, pair in pairs], choices),
             **{name: values[:size] for name, values in ids.items()},
-            "examples": np.array(examples[:size], object),
         }
         for pairs, size in ((_TEXTS, 3), (_LONG_TEXTS, 1), ([], 0))
     ]

@@ -14,8 +14,6 @@ import numpy as np
 import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
-from albert_tf.text.packing import FEATURES
-from .records import serialize
 from .signatures import Field, Signature
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
@@ -62,13 +60,7 @@ def _input(name: str, field: Field, dimensions: dict[str, int]) -> np.ndarray:
         # 1 is a valid value of all inputs: a piece id, a mask, a segment id, or a position.
         return np.ones(shape, field.dtype.as_numpy_dtype)
     seq_len = dimensions["seq_len"]
-    if name == "examples":
-        ones = np.ones(dimensions.get("choices", 1) * seq_len, np.int64)
-        text = serialize(dict.fromkeys(FEATURES, ones))
-    elif name == "words":
-        text = b"a"
-    else:
-        # " a" is one piece in nearly every vocabulary. Only half of seq_len is used, because the
-        # request may contain a pair of texts.
-        text = b"[MASK]" + b" a" * (seq_len // 2)
+    # " a" is one piece in nearly every vocabulary. Only half of seq_len is used, because the
+    # request may contain a pair of texts.
+    text = b"a" if name == "words" else b"[MASK]" + b" a" * (seq_len // 2)
     return np.full(shape, text, object)

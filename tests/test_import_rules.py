@@ -48,8 +48,8 @@ MAY_IMPORT = {
     "pipelines": "pipelines.data pipelines.training pipelines.tasks albert_tf",
     "export": "export albert_tf",
     "export.modules": (
-        "export.modules export.batches export.checks export.preprocessor export.records "
-        "export.signatures albert_tf"
+        "export.modules export.batches export.checks export.preprocessor export.signatures "
+        "albert_tf"
     ),
     "export.serving": "export.serving albert_tf",
 }

@@ -80,20 +80,15 @@ class MultipleChoiceModule(ServingModule):
     def serving_default(self, context, question, options) -> dict:
         """Serves the `serving_default` signature."""
         task, options = self.served.task, tf.reshape(options, [-1])
-        longest = task["max_qa_length"]
+        longest, num_choices = task["max_qa_length"], task["num_choices"]
         # Version 0.2.0 did not record `blank`. It replaced `_` in all tasks.
         blank = task.get("blank", "_")
         preprocess = self.tokenizer.preprocess
         answers = questions_with_options(preprocess, question, options, longest, blank)
         # Tokenize each context only once, and repeat its pieces for each option.
         contexts = self.pieces(context)[:, : self.max_seq_length]
-        contexts = tf.gather(contexts, tf.repeat(tf.range(tf.size(context)), task["num_choices"]))
+        contexts = tf.gather(contexts, tf.repeat(tf.range(tf.size(context)), num_choices))
         tokens = self.packer.pack_choices(contexts, self.tokenizer(answers), longest)
-        return self.answer_requests(tokens)
-
-    def answer_requests(self, tokens: dict) -> dict:
-        """Computes the outputs for packed sequences [batch * num_choices, seq_len]."""
-        num_choices = self.served.task["num_choices"]
         logits = tf.reshape(map_rows(self.answer, tokens)["logit"], [-1, num_choices])
         counts = tf.fill([tf.shape(logits)[0]], tf.constant(num_choices, tf.int64))
         return {

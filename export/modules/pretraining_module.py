@@ -25,10 +25,7 @@ class EncoderModule(TextModule):
         weighted_sum = tf.reduce_sum(encoded["sequence_output"] * weights, axis=1)
         return {
             "pooled_output": encoded["pooled_output"],
-            # Records that consist only of padding get zeros.
-            "mean_pooled_output": tf.math.divide_no_nan(
-                weighted_sum, tf.reduce_sum(weights, axis=1)
-            ),
+            "mean_pooled_output": weighted_sum / tf.reduce_sum(weights, axis=1),
             "unknown_share": self.share_of_unknown(tokens),
         }
 

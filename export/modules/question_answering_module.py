@@ -17,7 +17,6 @@ from .serving_module import ServingModule
 class QuestionAnsweringModule(ServingModule):
     """Finds answers in texts. Supports both classes of question-answering models.
 
-    There is no `examples` signature, because an answer is text and records contain only piece ids.
     The threshold for "no answer" is determined in fine-tuning.
 
     Source: the reference's squad_utils, which follows BERT's run_squad.

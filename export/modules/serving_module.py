@@ -21,7 +21,6 @@ from .. import signatures
 from ..batches import map_rows
 from ..checks import check_shapes, find_errors, mark_bad_rows
 from ..preprocessor import Preprocessor
-from ..records import parse_records
 
 
 @dataclasses.dataclass(frozen=True)
@@ -238,21 +237,6 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         """Serves the `labels` signature. Only tasks with labels have it."""
         return {"labels": tf.constant(self.served.task["labels"])}
 
-    def examples(self, examples) -> dict:
-        """Serves the `examples` signature."""
-        tokens, error = parse_records(
-            examples,
-            self.limits,
-            self.encoder.config.max_position_embeddings,
-            self.sizes.get("choices", 1),
-            self.served.tokenizer,
-        )
-        return mark_bad_rows(self.answer_requests(tokens), error)
-
-    def answer_requests(self, tokens: dict) -> dict:
-        """Computes the outputs for packed requests by calling `answer` on parts of the batch."""
-        return map_rows(self.answer, tokens)
-
     @abc.abstractmethod
     def answer(self, tokens: dict) -> dict:
         """Computes output tensors [batch, ...] for packed sequences, usually a part of a batch.
@@ -310,7 +294,7 @@ class TextModule(ServingModule):
 
     def serving_default(self, text, text_pair=None) -> dict:
         """Serves the `serving_default` signature."""
-        return self.answer_requests(self.pack_texts(text, text_pair))
+        return map_rows(self.answer, self.pack_texts(text, text_pair))
 
     def unknown_share(self, text, text_pair=None) -> dict:
         """Serves the `unknown_share` signature. Only some kinds have it."""

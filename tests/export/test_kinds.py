@@ -11,10 +11,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.text.entities import find_entities
-from albert_tf.text.packing import FEATURES
 from export import kinds, serving, signature_table, verify
 from export.modules.token_classification_module import _json_numbers, _json_strings
-from export.records import serialize
 from export.verify import _LONG_TEXTS, _TEXTS, _padded
 from pipelines.tasks.classification import Example
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
@@ -25,7 +23,7 @@ from tests.builders import read_tsv
 from tests.conftest import WORDS
 from tests.export import task_models
 from tests.export.conftest import CHINESE
-from tests.export.task_models import LABELS, TASKS, ask, assert_alike, call, function_of, serve
+from tests.export.task_models import LABELS, TASKS, ask, call, function_of, serve
 from tests.jobs import run
 
 ODD = ["", " \u3000", "Óld ﬁsh ½ _ [MASK] 1,000, 北京 한국", "\u0301", "¨ a_b _", "x" * 200, "a\0b"]
@@ -164,30 +162,6 @@ def test_answers_to_questions(modules, tmp_path, name):
     assert all(answer in context for answer, context in zip(texts, contexts))
 
 
-@pytest.mark.parametrize("name", ["pretraining", "classifier", "regressor", "multiple_choice"])
-def test_records_are_answered_like_texts(modules, name):
-    task, module = TASKS.get(name, TASKS["classifier"]), modules[name]
-    tokenizer = module.served.tokenizer
-    choices = module.sizes.get("choices", 1)
-    texts, pairs = make_texts(5, 1), [f"{text} fox" for text in make_texts(5, 2)]
-    if choices > 1:
-        options = [[f"{pair} {word}" for word in WORDS[:choices]] for pair in pairs]
-        examples = choice_examples(texts, pairs, options)
-        expected = ask(module, context=texts, question=pairs, options=options)
-    else:
-        examples = [Example(str(i), *pair, None) for i, pair in enumerate(zip(texts, pairs))]
-        expected = ask(module, text=texts, text_pair=pairs)
-    sequences, _ = task.encode(examples, tokenizer, module.max_seq_length, training=False)
-    records = []
-    longest = sequences.lengths().max()
-    for i in range(len(examples)):  # padded, each in its own way
-        rows = model_inputs(sequences, np.array([i]), longest + i).values()
-        records.append(serialize(dict(zip(FEATURES, rows))))
-    answers = serve(module, "examples", examples=records)
-    assert answers.keys() == {*expected, "error"} and not any(answers["error"])
-    assert_alike(answers, expected)
-
-
 # All but one whose graph has parts of the two others alone.
 UNLIKE = ["pretraining", *(name for name in TASKS if name != "question_answering, 2.0")]
 
@@ -304,9 +278,8 @@ def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(modul
             continue
         function = function_of(module, signature)
         check_answered(call(function, inputs_of(module, signature, 0)), 0)
-        if signature != "examples":  # no string is one
-            answers = call(function, inputs_of(module, signature, len(HOSTILE)))
-            check_answered(answers, len(HOSTILE))
+        answers = call(function, inputs_of(module, signature, len(HOSTILE)))
+        check_answered(answers, len(HOSTILE))
         good = inputs_of(module, signature, 2)
         for key, field in table.inputs.items():
             values = good[key]

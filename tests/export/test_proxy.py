@@ -122,7 +122,7 @@ def test_ordinary_requests_pass(port):
     texts = {"text": ['[[[[[[[[[[{{{ "quoted" \\', "é\n"], "text_pair": ["\\", '"[']}
     for inputs, signature in (
         (texts, "serving_default"),
-        ({"examples": [b"\xff\x00"]}, "examples"),
+        ({"text": [b"\xff\x00"]}, "fill_mask"),
         ({"input_ids": np.ones([100, 128], int)}, "tokens"),
     ):
         del seen[:]

@@ -55,6 +55,3 @@ def test_every_kind_has_requests(tmp_path, kind):
             assert arrays[name].ndim == len(field.shape)
         if "options" in arrays:
             assert arrays["options"].shape[1] == 5
-        if kind == "multiple_choice" and "examples" in arrays:
-            example = tf.train.Example.FromString(arrays["examples"][0])
-            assert len(example.features.feature["input_ids"].int64_list.value) % 5 == 0
