@@ -177,8 +177,8 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
           dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
           positions: int32 [b, P]. The last block computes queries, feed-forward and output only at
             these positions and [CLS], and keys and values at all positions. Default: all positions.
-          training: bool, or bool tensor of shape []. Training without `dropout_seed` draws a new
-            seed at each call.
+          training: bool. Training without `dropout_seed` draws a new seed at each call. A tensor is
+            refused.
           unpad: If True, the blocks skip padding except in attention (see Unpadding). This is
             faster on CPUs. Inner shapes depend on the mask, which XLA and TPUs do not support.
 

@@ -169,7 +169,7 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
           may_answer: bool [b, L], True where an answer may start or end.
           start_positions: int32 [b], start labels, required in training only.
           dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
-          training: bool, or bool tensor of shape []. See AlbertEncoder.call.
+          training: bool. See AlbertEncoder.call.
 
         Returns:
           dict with `cls_logits` [b], high if there is no answer. With `start_positions`, it

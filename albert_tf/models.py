@@ -96,7 +96,7 @@ class AlbertForPreTraining(_AlbertModel):
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
             and int32 [b, P] `masked_lm_positions`. Without positions, P = L.
           dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
-          training: bool, or bool tensor of shape []. See AlbertEncoder.call.
+          training: bool. See AlbertEncoder.call.
           hidden_states: If True, also returns the hidden states. If False, the last block computes
             only the masked positions and [CLS].
           at_separator: If True, also predicts the order at the [SEP] between the segments, with the
@@ -174,7 +174,7 @@ class AlbertForSequenceClassification(_AlbertClassifier):
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`.
           dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
-          training: bool, or bool tensor of shape []. See AlbertEncoder.call.
+          training: bool. See AlbertEncoder.call.
         """
         return {"logits": self._logits(inputs, dropout_seed, training)}
 

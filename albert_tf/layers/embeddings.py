@@ -65,7 +65,7 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
         Args:
           inputs: dict of int32 [b, L] `input_word_ids` and `input_type_ids`.
           dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
-          training: bool, or bool tensor of shape []. See SelfAttention.call.
+          training: bool. See SelfAttention.call.
 
         Returns:
           The embeddings before [b * L, E] and after projection [b * L, H] (the same if E == H).

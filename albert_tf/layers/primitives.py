@@ -63,43 +63,31 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
     """
     if seed is None or rate == 0.0:
         return x
-    if _has_switch(seed):
-        seed, is_training = seed[:2], seed[2]
-        rate = tf.cast(rate, x.dtype) * tf.cast(is_training, x.dtype)  # rate 0 returns x unchanged
     return tf.nn.experimental.stateless_dropout(x, rate, seed)
 
 
-def resolve_dropout_seed(training: bool | tf.Tensor | None, dropout_seed: tf.Tensor | None):
+def resolve_dropout_seed(training: bool | None, dropout_seed: tf.Tensor | None) -> tf.Tensor | None:
     """Returns the dropout seed of a layer, int32 [2], or None if dropout is disabled.
 
-    If `training` is a graph tensor, the seed is int32 [3], and its last element turns dropout on
-    (1) or off (0). The graph then runs the training kernels even without dropout. Their results
-    differ from inference kernels only by rounding. If `training` is None, dropout is enabled if
-    `dropout_seed` is given. Training without a seed draws a new one at each call.
+    If `training` is None, dropout is enabled if `dropout_seed` is given. Training without a seed
+    draws a new one at each call. Raises a ValueError if `training` is a tensor.
     """
-    in_graph = tf.is_tensor(training) and not hasattr(training, "numpy")
-    if training is None or (in_graph and dropout_seed is not None and _has_switch(dropout_seed)):
+    if tf.is_tensor(training):
+        raise ValueError("training is a tensor, expected True, False or None: trace one graph each")
+    if training is None:
         return dropout_seed
-    if not in_graph and not training:
+    if not training:
         return None
     if dropout_seed is None:
         dropout_seed = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
-    if in_graph:
-        return tf.concat([dropout_seed, [tf.cast(training, tf.int32)]], axis=0)
     return dropout_seed
-
-
-def _has_switch(seed) -> bool:
-    return tf.convert_to_tensor(seed).shape[0] == 3
 
 
 def seeds(seed: tf.Tensor | None, num: int) -> list[tf.Tensor | None]:
     """Splits a seed returned by resolve_dropout_seed into `num` independent seeds."""
     if seed is None:
         return [None] * num
-    # Every new seed keeps the last element of an int32 [3] seed.
-    parts = [tf.random.experimental.stateless_fold_in(seed[:2], i) for i in range(num)]
-    return [tf.concat([part, seed[2:]], axis=0) for part in parts] if _has_switch(seed) else parts
+    return [tf.random.experimental.stateless_fold_in(seed, i) for i in range(num)]
 
 
 def initializer(stddev: float) -> tf.keras.initializers.Initializer:
