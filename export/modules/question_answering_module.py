@@ -24,7 +24,6 @@ class QuestionAnsweringModule(ServingModule):
     """
 
     table = signatures.QUESTION_ANSWERING
-    has_python_tokenizer = False  # answers require character offsets of pieces
 
     def serving_default(self, question, context) -> dict:
         """Serves the `serving_default` signature."""

@@ -62,11 +62,9 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     Attributes:
       table: signatures of the kind.
-      has_python_tokenizer: if True, `tokenizer` can be replaced by an AlbertTokenizer.
     """
 
     table: dict[str, signatures.Signature]
-    has_python_tokenizer = True
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
         super().__init__()
