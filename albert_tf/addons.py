@@ -78,7 +78,7 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
         Before the first update, the trained variables are not known. The loaded moments are kept
         until that update creates the slots.
         """
-        if not store.keys():  # saved by version 0.4 or older, or without an optimizer
+        if not store.keys():  # saved without an optimizer
             return
         step, *moments = [store[str(i)][()] for i in range(len(store.keys()))]
         if not self._trained:
@@ -114,9 +114,9 @@ class _Optimizer(_BASE, tf.keras.losses.Loss):
         if self._loaded is None:
             warnings.warn(
                 f"{type(self).__name__} was created from its settings alone and starts at step 0. "
-                "A SavedModel, a .keras file of version 0.4 and one of a model with the policy "
-                "mixed_float16 hold no optimizer state. An .h5 file and a checkpoint restore the "
-                "state after this warning",
+                "A SavedModel and a .keras file of a model with the policy mixed_float16 hold no "
+                "optimizer state. An .h5 file and a checkpoint restore the state after this "
+                "warning",
                 stacklevel=2,
             )
         elif self._loaded and self._fits(self._loaded, var_list):

@@ -137,9 +137,7 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
     for number in reversed(existing) if version is None else [version]:
         earlier = os.path.join(output, str(number))
         path = os.path.join(earlier, files.PROVENANCE_FILE)
-        # Version 0.2.0 always used float32 and did not record the precision.
-        defaults = {"precision": "float32"}
-        if tf.io.gfile.exists(path) and {**defaults, **files.read_json(path)} == provenance:
+        if tf.io.gfile.exists(path) and files.read_json(path) == provenance:
             print(f"exported before: {earlier}")
             return earlier
     version = version or max(existing, default=0) + 1

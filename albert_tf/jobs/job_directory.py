@@ -88,7 +88,7 @@ def claim(model_dir: str, settings: dict) -> None:
     }
     if tf.io.gfile.exists(path):
         theirs = files.read_json(path)
-        begun = theirs.pop("versions", {})  # older releases did not record versions
+        begun = theirs.pop("versions", {})
         # Runs of the same kind have most setting names in common.
         if len({*theirs} & {*settings}) <= len(theirs) / 2:
             raise UserError(f"{model_dir!r} holds another kind of run: choose another directory")
@@ -97,10 +97,10 @@ def claim(model_dir: str, settings: dict) -> None:
                 f"{model_dir!r} holds another run ({difference}): choose another directory, or the "
                 "same settings to resume that run"
             )
-        changed = [name for name, own in versions.items() if begun.get(name, own) != own]
+        changed = [name for name, own in versions.items() if begun.get(name) != own]
         if changed:
             old, new = (
-                ", ".join(f"{name} {found[name]}" for name in changed)
+                ", ".join(f"{name} {found.get(name)}" for name in changed)
                 for found in (begun, versions)
             )
             print(

@@ -81,10 +81,8 @@ class MultipleChoiceModule(ServingModule):
         """Serves the `serving_default` signature."""
         task, options = self.served.task, tf.reshape(options, [-1])
         longest, num_choices = task["max_qa_length"], task["num_choices"]
-        # Version 0.2.0 did not record `blank`. It replaced `_` in all tasks.
-        blank = task.get("blank", "_")
         preprocess = self.tokenizer.preprocess
-        answers = questions_with_options(preprocess, question, options, longest, blank)
+        answers = questions_with_options(preprocess, question, options, longest, task.get("blank"))
         # Tokenize each context only once, and repeat its pieces for each option.
         contexts = self.pieces(context)[:, : self.max_seq_length]
         contexts = tf.gather(contexts, tf.repeat(tf.range(tf.size(context)), num_choices))

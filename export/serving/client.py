@@ -286,8 +286,8 @@ def _with_spans_read(outputs: dict[str, list]) -> dict[str, list]:
         return {**outputs, "spans": [json.loads(row) for row in outputs["spans"]]}
     except (TypeError, ValueError) as error:
         raise UserError(
-            f"spans={shown(outputs['spans'])}: {error}: expected JSON in each row, as an export of "
-            "0.5.0 or later writes it. Export the model again, and check its weights for NaN"
+            f"spans={shown(outputs['spans'])}: {error}: expected JSON in each row: check the "
+            "model's weights for NaN"
         ) from error
 
 

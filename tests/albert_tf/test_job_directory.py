@@ -38,9 +38,6 @@ def test_a_directory_of_another_run_or_of_something_else(tmp_path):
 
 
 def test_versions_that_a_run_began_with(tmp_path, capsys, monkeypatch):
-    (tmp_path / "before").mkdir()
-    (tmp_path / "before/run.json").write_text('{"batch": 6}')  # of a run that has none
-    job_directory.claim(str(tmp_path / "before"), {"batch": 6})
     for _ in range(2):
         job_directory.claim(str(tmp_path / "run"), {"batch": 6, "shape": (2, 3)})
     before = (tmp_path / "run/run.json").read_text()

@@ -261,8 +261,7 @@ def test_the_model_config_is_one():
         assert (SERVING / name).exists()
     # As shipped it answers every signature.
     assert "batching" not in re.sub(r"(?m)^\s*#.*", "", compose)
-    # It never splits a request: outputs of exports before 0.5.0 differ in width, and the server
-    # joins parts without a check.
+    # It never splits a request: the server joins parts without a check of their widths.
     batching = (SERVING / "batching.config").read_text()
     assert "enable_large_batch_splitting { value: false }" in batching
     assert "max_execution_batch_size" not in batching

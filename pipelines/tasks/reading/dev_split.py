@@ -12,7 +12,6 @@ from albert_tf.storage.errors import UserError
 from .examples import AnyExample
 
 # Part of the identity of runs. Increase it if split_off_dev is changed to return other splits.
-# Version 0.3.0 had no such number. It assigned each text independently of its label.
 DIVISION = 3
 # If more than this share of the rows is connected by equal texts, one text of a pair is ignored.
 _MOST_CONNECTED = 0.25

@@ -215,10 +215,7 @@ class Export:
             for row, place in enumerate(places):
                 found[place] = {name: values[row] for name, values in outputs.items()}
         columns = self._task.answers(examples, None, found).columns
-        # Exports of earlier versions do not return `unknown_share`.
-        if "unknown_share" in found[0]:
-            columns["unknown_share"] = _rounded(row["unknown_share"] for row in found)
-        return columns
+        return {**columns, "unknown_share": _rounded(row["unknown_share"] for row in found)}
 
 
 def _rounded(shares: Iterable[np.float32]) -> list[float]:

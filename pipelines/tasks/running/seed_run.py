@@ -89,7 +89,7 @@ def run_seed(
     """
     predicted, path = what_is_predicted(task, splits), os.path.join(run.model_dir, RESULTS_FILE)
     is_trained = tf.io.gfile.exists(path)
-    kept = kept_results(files.read_json(path) if is_trained else {}, predicted)
+    kept = kept_results(files.read_json(path) if is_trained else NO_RESULTS, predicted)
     if is_trained and predicted.items() <= kept["predicted"].items():
         return kept
     if is_trained and run.is_chief:
@@ -242,15 +242,15 @@ def _create_model(
 
 def kept_results(results: dict, predicted: dict) -> dict:
     """Returns the earlier results that are still valid (same decoding settings and examples)."""
-    earlier = results.get("predicted") or {}
+    earlier = results["predicted"]
     if earlier.get("decoding") != predicted["decoding"]:
         return NO_RESULTS
     earlier = {
         name: value for name, value in earlier.items() if predicted.get(name, value) == value
     }
     kept = {
-        part: {name: values for name, values in results.get(part, {}).items() if name in earlier}
-        for part in ("metrics", "details")  # results of version 0.6.0 and before have no details
+        part: {name: values for name, values in results[part].items() if name in earlier}
+        for part in ("metrics", "details")
     }
     return {**kept, "predicted": earlier}
 

@@ -44,7 +44,7 @@ def confidence(answers: np.ndarray, probabilities: np.ndarray) -> dict:
 def describe_confidence(found: Mapping[str, Any]) -> list[str]:
     """Formats a result of `confidence`: the temperature, and a line for each of PRECISIONS."""
     lines, flag = [], ""
-    if temperature := found.get("temperature"):  # results of version 0.13.0 have none
+    if temperature := found.get("temperature"):
         before, after = (found[f"calibration_error{at}"] for at in ("", "_at_temperature"))
         lines.append(f"temperature {temperature}: calibration error {before:.3f} -> {after:.3f}")
         flag = f"--temperature={temperature} "
