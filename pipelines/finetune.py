@@ -285,7 +285,7 @@ def compare_settings(
     splits, _, identity = _prepare(**{name: arguments[name] for name in _PREPARED})
     for settings in combinations.values():
         settings.with_steps(len(splits["train"].sequences)).check(strategy)
-    identity.update(arguments["settings"].identity(), dev=fingerprint(splits["dev"]))
+    identity.update(dataclasses.asdict(arguments["settings"]), dev=fingerprint(splits["dev"]))
     del splits
     for name in ("learning_rate", "num_epochs"):
         identity.pop(name, None)
@@ -377,7 +377,7 @@ def _identity(
         "init_weights": checkpoint and hash_of_weights(checkpoint),
         "vocabulary": initial.tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
-        **settings.identity(),
+        **dataclasses.asdict(settings),
         **loop.identity(),
     }
 

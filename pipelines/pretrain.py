@@ -224,7 +224,7 @@ def _train_step(
     forward = functools.partial(
         model,
         at_separator=settings.separator_order_loss,
-        unpad=bool(settings.unpad),
+        unpad=settings.unpad,
     )
     objective = pretraining_objective(settings.order_loss_weight)
     return TrainStep(forward, model, objective, optimizer, settings, settings.random_seed)
@@ -242,16 +242,13 @@ def _identity(
     The number of replicas affects only the dropout masks. It is omitted, so that a run can be
     resumed on another machine.
     """
-    of_settings = settings.identity()
-    # Omit LAMB, so that runs of version 0.5.0 can be resumed. AdamW does not use LAMB's option.
-    del of_settings["optimizer" if settings.optimizer == "lamb" else "lamb_bias_correction"]
     return {
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
         "records": ",".join(source.manifest.fingerprint() for source in sources),
         "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
         "init_weights": init_weights,
-        **options.identity(),
-        **of_settings,
+        **dataclasses.asdict(options),
+        **settings.identity(),
         "heldout_split": sources[0].manifest.heldout_split,
         "draws": DRAWS,
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 from absl import flags
@@ -89,15 +88,6 @@ class ExampleOptions:
         if self.max_predictions_per_seq is None:
             predictions = math.ceil(self.masked_lm_prob * self.max_seq_length)
             object.__setattr__(self, "max_predictions_per_seq", max(1, predictions))
-
-    def identity(self) -> dict[str, Any]:
-        """Returns the options that affect the examples, for the identity of a run or a job."""
-        values = dataclasses.asdict(self)
-        # Omit default rates, so that runs of version 0.12.0, which stored no rates, can resume.
-        for name in ("mask_token_rate", "random_token_rate"):
-            if values[name] == type(self).__dataclass_fields__[name].default:
-                del values[name]
-        return values
 
     @property
     def objective(self) -> SentenceObjective:

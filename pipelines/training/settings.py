@@ -117,13 +117,6 @@ class TrainingSettings:
             warmup_fraction=None,
         )
 
-    def identity(self) -> dict[str, Any]:
-        """Returns the settings that identify a run. Unset optional settings are omitted."""
-        # So a run of an older version that lacked an optional setting can be resumed.
-        optional = {field.name for field in dataclasses.fields(self) if field.default is None}
-        values = dataclasses.asdict(self)
-        return {name: value for name, value in values.items() if value or name not in optional}
-
     def check(self, strategy: tf.distribute.Strategy) -> None:
         """Raises a UserError if a batch does not divide evenly or the warm-up is too long."""
         replicas = strategy.num_replicas_in_sync
@@ -204,11 +197,11 @@ class PretrainingSettings(TrainingSettings):
         None,
         lower_bound=1,
     )
-    unpad: bool | None = setting(
+    unpad: bool = setting(
         flags.DEFINE_bool,
         "Remove padding before every layer except attention, which is faster on CPUs. The losses "
         "are equal up to rounding. Not supported on TPUs or with --jit_compile.",
-        None,
+        False,
     )
     eval_examples: int = setting(
         flags.DEFINE_integer,
@@ -218,9 +211,9 @@ class PretrainingSettings(TrainingSettings):
     )
 
     def identity(self) -> dict[str, Any]:
-        """See `TrainingSettings.identity`. A resumed run may have another `stop_step`."""
-        values = super().identity()
-        values.pop("stop_step", None)
+        """Returns the settings that identify a run. A resumed run may have another `stop_step`."""
+        values = dataclasses.asdict(self)
+        del values["stop_step"]
         return values
 
     def check(self, strategy: tf.distribute.Strategy) -> None:

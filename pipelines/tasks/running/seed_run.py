@@ -42,11 +42,11 @@ class FinetuneSettings(TrainingSettings):
         "Longer texts are truncated or split into windows. Default: --init_checkpoint's length.",
         None,
     )
-    freeze_encoder: bool | None = setting(
+    freeze_encoder: bool = setting(
         flags.DEFINE_bool,
         "Train only the task's output layer. This is fast but usually less accurate, and needs a "
         "much higher --learning_rate, such as 1e-3.",
-        None,
+        False,
     )
     adamw_bias_correction: bool = setting(
         flags.DEFINE_bool,
