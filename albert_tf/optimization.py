@@ -136,8 +136,7 @@ class LossScale:
     uses zero gradients instead, but momentum and weight decay still apply.
 
     Args:
-      optimizer: optimizer whose checkpoints contain the factor and the number of steps. The
-        training loop stores this object as the attribute `loss_scale` of the optimizer.
+      optimizer: optimizer whose checkpoints contain the factor and the number of steps.
 
     Source: Micikevicius et al. 2018, section 3.2; Keras' LossScaleOptimizer. Keras does not count
     steps with an overflow. Here all steps are counted, because data and learning rate depend on

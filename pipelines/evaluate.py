@@ -20,7 +20,6 @@ Examples:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 
 import tensorflow as tf
@@ -103,7 +102,10 @@ def evaluate(settings: Evaluation) -> dict:
     if split == "heldout":
         check_heldout_split(model_dir, manifest.heldout_split)
     model, _ = model_directory.load_for_pretraining(prefix)
-    scored = functools.partial(model, hidden_states=True)
+
+    def scored(batch, dropout_seed):
+        return model(batch, dropout_seed, hidden_states=True)
+
     batch_size = settings.batch_size
 
     def dataset_fn(context):
@@ -115,7 +117,7 @@ def evaluate(settings: Evaluation) -> dict:
     strategy = tf.distribute.get_strategy()
     score = make_scoring(strategy, scored, dataset_fn, config.vocab_size, tokenizer.mask_id)
     with Progress("evaluating", examples, unit="example") as progress:
-        totals = score(lambda done: progress.update(done * batch_size))
+        totals = score(lambda done: progress.update(done * batch_size)) or {}
         progress.update(examples)
     baselines = {}
     if options.objective.has_label:

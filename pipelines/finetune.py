@@ -206,8 +206,9 @@ def _combinations(
     learning_rates: Sequence[float], num_epochs: Sequence[float] | None
 ) -> dict[str, FinetuneSettings]:
     """Returns a dict that maps a directory name to settings, for all combinations of values."""
-    combinations = {}
-    for rate, epochs in itertools.product(learning_rates, num_epochs or [None]):
+    combinations: dict[str, FinetuneSettings] = {}
+    choices: Sequence[float | None] = num_epochs or [None]
+    for rate, epochs in itertools.product(learning_rates, choices):
         name = f"learning_rate_{rate:g}" + (f"-num_epochs_{epochs:g}" if epochs else "")
         if name in combinations:
             raise UserError(f"--learning_rate, --num_epochs: {name} is there twice")
@@ -405,7 +406,7 @@ def initial_model(
             "give --init_checkpoint, the pre-trained weights; or, to start from random weights, "
             "both --albert_config and --spm_model_file"
         )
-    dropouts = {"classifier_dropout_prob": classifier_dropout_prob}
+    dropouts: dict[str, Any] = {"classifier_dropout_prob": classifier_dropout_prob}
     if hidden_dropout_prob is not None:
         dropouts["hidden_dropout_prob"] = hidden_dropout_prob
         dropouts["attention_probs_dropout_prob"] = hidden_dropout_prob
@@ -457,7 +458,7 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy, divisio
   data     {data}
 {settings.describe(strategy)}
   steps    {settings.num_train_steps:,} = {examples / len(train.sequences):.1f} epochs; \
-{settings.num_warmup_steps:,} of warm-up to {settings.learning_rate:.4g}
+{settings.warmup_steps:,} of warm-up to {settings.learning_rate:.4g}
   seeds    {", ".join(map(str, random_seeds))}
 {warnings}""".rstrip(),
         flush=True,

@@ -74,7 +74,7 @@ def main(_) -> None:
         index_records(settings, settings_from_flags(beam_job.Workers))
 
 
-def index_records(settings: Settings, workers: beam_job.Workers) -> ReferenceManifest:
+def index_records(settings: Settings, workers: beam_job.Workers) -> Manifest:
     """Checks static examples and writes their manifest for training.
 
     Raises:

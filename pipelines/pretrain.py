@@ -30,7 +30,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -144,156 +144,159 @@ def main(_) -> None:
     if checkpoint and not has_checkpoint(FLAGS.model_dir):
         checkpoint = initial_path(checkpoint, FLAGS.model_dir, FLAGS.strategy)
     strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
+    job = Pretraining(
+        sources=sources,
+        initial=InitialModel(config, tokenizer, checkpoint),
+        model_dir=FLAGS.model_dir,
+        options=options,
+        settings=settings_from_flags(PretrainingSettings),
+        loop=settings_from_flags(LoopSettings),
+        strategy=strategy,
+        peak_flops_per_second=FLAGS.peak_flops_per_second,
+    )
     with naming_damaged_shards(*(source.record_dir for source in sources)):
-        pretrain(
-            sources=sources,
-            initial=InitialModel(config, tokenizer, checkpoint),
-            model_dir=FLAGS.model_dir,
-            options=options,
-            settings=settings_from_flags(PretrainingSettings),
-            loop=settings_from_flags(LoopSettings),
-            strategy=strategy,
-            peak_flops_per_second=FLAGS.peak_flops_per_second,
-        )
+        pretrain(job)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretraining:
+    """The data, model and settings of a pre-training run.
+
+    Attributes:
+      sources: the records. Call `check_sources` first.
+      initial: config, tokenizer and initial weights.
+      model_dir: directory of the run.
+      options: options of the examples. `seed` is the seed for data order, splits and masks.
+      settings: settings of training.
+      loop: how often to log, save and evaluate.
+      strategy: distribution strategy.
+      peak_flops_per_second: the total of all devices. If None, FLOPs utilisation is not logged.
+    """
+
+    sources: Sequence[Source]
+    initial: InitialModel
+    model_dir: str
+    options: ExampleOptions
+    settings: PretrainingSettings
+    loop: LoopSettings
+    strategy: tf.distribute.Strategy
+    peak_flops_per_second: float | None = None
 
 
 @naming_lost_workers()
-def pretrain(
-    *,
-    sources: Sequence[Source],
-    initial: InitialModel,
-    model_dir: str,
-    options: ExampleOptions,
-    settings: PretrainingSettings,
-    loop: LoopSettings,
-    strategy: tf.distribute.Strategy,
-    peak_flops_per_second: float | None = None,
-) -> None:
-    """Pre-trains to the last step or stop_step. Resumes from a checkpoint in `model_dir`, if any.
-
-    Call `check_sources` first. `options.seed` is the seed for data order, splits and masks. Without
-    `peak_flops_per_second`, the total of all devices, FLOPs utilisation is not logged.
+def pretrain(job: Pretraining) -> None:
+    """Pre-trains to the last step or stop_step. Resumes from a checkpoint in model_dir, if any.
 
     Raises:
-      UserError: if config and settings are incompatible, or `model_dir` contains another run.
+      UserError: if config and settings are incompatible, or model_dir contains another run.
     """
-    config, tokenizer = initial.config, initial.tokenizer
-    program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
-    settings = settings.with_steps(
-        sum(source.manifest.splits["train"].examples for source in sources)
-    )
+    config, tokenizer = job.initial.config, job.initial.tokenizer
+    program.check_max_seq_length(job.options.max_seq_length, config.max_position_embeddings)
+    num_examples = sum(source.manifest.splits["train"].examples for source in job.sources)
+    job = dataclasses.replace(job, settings=job.settings.with_steps(num_examples))
+    settings, strategy = job.settings, job.strategy
     settings.check(strategy)
-    model, optimizer = _create_model(config, options, settings, strategy)
-    heldout_split = sources[0].manifest.heldout_split
-    init_weights = _restore_initial_weights(model, initial, model_dir, heldout_split)
-    identity = _identity(config, init_weights, sources, options, settings)
-    identity.update(origin_of(model_dir, initial.checkpoint))
+    model, train_step = _create_model(job)
+    identity = _identity(job, _restore_initial_weights(model, job))
+    identity.update(origin_of(job.model_dir, job.initial.checkpoint))
     # These must be equal on all hosts, but a resumed run may change them.
-    on_all_hosts = {**dataclasses.asdict(loop), "stop_step": settings.stop_step}
-    run = Run(strategy, model_dir, {**identity, **on_all_hosts})
-
+    on_all_hosts = {**dataclasses.asdict(job.loop), "stop_step": settings.stop_step}
+    run = Run(strategy, job.model_dir, {**identity, **on_all_hosts})
     dataset_fn = functools.partial(
-        pretraining_dataset, sources, options, tokenizer, settings.global_batch_size
+        pretraining_dataset, job.sources, job.options, tokenizer, settings.global_batch_size
     )
-    evaluate = None
-    if loop.eval_steps:  # draw the examples once, for all evaluations
-        rows = settings.global_batch_size // settings.gradient_accumulation_steps
-        heldout, baselines = heldout_examples(
-            sources, options, tokenizer, rows, settings.eval_examples
-        )
-        scored = functools.partial(model, hidden_states=True)
-        score = make_scoring(strategy, scored, heldout, config.vocab_size, tokenizer.mask_id)
-        evaluate = make_evaluation(score, baselines, loop.eval_steps, tokenizer.id_to_piece)
-
+    evaluate = _make_evaluation(job, model) if job.loop.eval_steps else None
     with run.hold(identity):
         run.save_model_files(config, tokenizer)
         if run.is_chief:
-            _print_plan(run, model, sources, options, settings, initial)
-        train_step = _train_step(model, optimizer, settings)
-        rates = _rates(model, sources, options, peak_flops_per_second)
-        TrainLoop(run, train_step, dataset_fn, loop, rates, evaluate, settings.stop_step).train()
+            _print_plan(job, model)
+        rates = _rates(job, model)
+        TrainLoop(
+            run, train_step, dataset_fn, job.loop, rates, evaluate, settings.stop_step
+        ).train()
     if run.is_chief:
-        _print_results(model_dir)
+        _print_results(job.model_dir)
 
 
-def _train_step(
-    model: AlbertForPreTraining,
-    optimizer: tf.keras.optimizers.Optimizer,
-    settings: PretrainingSettings,
-) -> TrainStep:
-    forward = functools.partial(
-        model,
-        at_separator=settings.separator_order_loss,
-        unpad=settings.unpad,
-    )
-    objective = pretraining_objective(settings.order_loss_weight)
-    return TrainStep(forward, model, objective, optimizer, settings, settings.random_seed)
-
-
-def _identity(
-    config: AlbertConfig,
-    init_weights: str | None,
-    sources: Sequence[Source],
-    options: ExampleOptions,
-    settings: PretrainingSettings,
-) -> dict[str, Any]:
-    """Returns all values that the final weights depend on.
-
-    The number of replicas affects only the dropout masks. It is omitted, so that a run can be
-    resumed on another machine.
-    """
-    return {
-        **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
-        "records": ",".join(source.manifest.fingerprint() for source in sources),
-        "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
-        "init_weights": init_weights,
-        **dataclasses.asdict(options),
-        **settings.identity(),
-        "heldout_split": sources[0].manifest.heldout_split,
-        "draws": DRAWS,
-    }
-
-
-def _rates(
-    model: AlbertForPreTraining,
-    sources: Sequence[Source],
-    options: ExampleOptions,
-    peak_flops_per_second: float | None,
-) -> dict[str, float]:
-    """Returns a dict that maps the name of a logged rate to the amount per example."""
-    flops = training_flops_per_example(
-        model, options.max_seq_length, options.max_predictions_per_seq
-    )
-    rates = {
-        "examples_per_second": 1,
-        "tokens_per_second": sum(s.quota / BLOCK_ROWS * s.manifest.mean_length for s in sources),
-        "padded_tokens_per_second": options.max_seq_length,
-        "flops_per_second": flops,
-    }
-    if peak_flops_per_second:
-        rates["share_of_peak"] = flops / peak_flops_per_second
-    return rates
-
-
-def _create_model(
-    config: AlbertConfig,
-    options: ExampleOptions,
-    settings: PretrainingSettings,
-    strategy: tf.distribute.Strategy,
-) -> tuple[AlbertForPreTraining, tf.keras.optimizers.Optimizer]:
-    """Creates the model, its variables and the optimizer."""
+def _create_model(job: Pretraining) -> tuple[AlbertForPreTraining, TrainStep]:
+    """Creates the model, its variables and the training step with its optimizer."""
+    settings = job.settings
     # Initializers use Keras' global seed, in the order in which variables are created.
     tf.keras.utils.set_random_seed(settings.random_seed)
-    with strategy.scope(), precision(settings.mixed_precision):
-        model = AlbertForPreTraining(config, settings.recompute)
+    with job.strategy.scope(), precision(settings.mixed_precision):
+        model = AlbertForPreTraining(job.initial.config, settings.recompute)
         model.create_variables()
-        if not options.objective.has_label:
+        if not job.options.objective.has_label:
             # Without labels, these layers would be updated by weight decay only, which LAMB scales
             # to the norm of the weights. In one run, the norm shrank from 10 to 0.006 in 3,000
             # steps, and later training with labels failed.
             model.encoder.pooler.trainable = False
             model.sentence_order.trainable = False
-        return model, make_optimizer(settings)
+
+        def forward(batch, dropout_seed):
+            return model(
+                batch,
+                dropout_seed,
+                at_separator=settings.separator_order_loss,
+                unpad=settings.unpad,
+            )
+
+        objective = pretraining_objective(settings.order_loss_weight)
+        optimizer = make_optimizer(settings)
+        return model, TrainStep(
+            forward, model, objective, optimizer, settings, settings.random_seed
+        )
+
+
+def _make_evaluation(job: Pretraining, model: AlbertForPreTraining) -> Callable:
+    """Draws the held-out examples for all evaluations. See heldout.make_evaluation."""
+    settings, tokenizer = job.settings, job.initial.tokenizer
+    rows = settings.global_batch_size // settings.gradient_accumulation_steps
+    heldout, baselines = heldout_examples(
+        job.sources, job.options, tokenizer, rows, settings.eval_examples
+    )
+
+    def scored(batch, dropout_seed):
+        return model(batch, dropout_seed, hidden_states=True)
+
+    score = make_scoring(job.strategy, scored, heldout, model.config.vocab_size, tokenizer.mask_id)
+    return make_evaluation(score, baselines, job.loop.eval_steps, tokenizer.id_to_piece)
+
+
+def _identity(job: Pretraining, init_weights: str | None) -> dict[str, Any]:
+    """Returns all values that the final weights depend on.
+
+    The number of replicas affects only the dropout masks. It is omitted, so that a run can be
+    resumed on another machine.
+    """
+    config, sources = dataclasses.asdict(job.initial.config), job.sources
+    return {
+        **{f"config.{name}": value for name, value in config.items()},
+        "records": ",".join(source.manifest.fingerprint() for source in sources),
+        "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
+        "init_weights": init_weights,
+        **dataclasses.asdict(job.options),
+        **job.settings.identity(),
+        "heldout_split": sources[0].manifest.heldout_split,
+        "draws": DRAWS,
+    }
+
+
+def _rates(job: Pretraining, model: AlbertForPreTraining) -> dict[str, float]:
+    """Returns a dict that maps the name of a logged rate to the amount per example."""
+    length, predictions = job.options.max_seq_length, job.options.max_predictions_per_seq
+    flops = training_flops_per_example(model, length, predictions)
+    shares = [source.quota / BLOCK_ROWS for source in job.sources]
+    lengths = [source.manifest.mean_length for source in job.sources]
+    rates = {
+        "examples_per_second": 1,
+        "tokens_per_second": sum(share * mean for share, mean in zip(shares, lengths)),
+        "padded_tokens_per_second": length,
+        "flops_per_second": flops,
+    }
+    if job.peak_flops_per_second:
+        rates["share_of_peak"] = flops / job.peak_flops_per_second
+    return rates
 
 
 def _print_results(model_dir: str) -> None:
@@ -311,36 +314,28 @@ def _print_results(model_dir: str) -> None:
 def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimizer:
     """Returns the optimizer with its learning-rate schedule."""
     rate = optimization.WarmUpPolynomialDecay(
-        settings.peak_learning_rate, settings.num_train_steps, settings.num_warmup_steps
+        settings.peak_learning_rate, settings.num_train_steps, settings.warmup_steps
     )
     if settings.optimizer == "adamw":
-        optimizer = optimization.adamw(rate, settings.weight_decay, bias_correction=True)
-    else:
-        optimizer = optimization.lamb(rate, settings.weight_decay, settings.lamb_bias_correction)
-    if settings.mixed_precision == "float16":
-        optimizer.loss_scale = optimization.LossScale(optimizer)
-    return optimizer
+        return optimization.adamw(rate, settings.weight_decay, bias_correction=True)
+    return optimization.lamb(rate, settings.weight_decay, settings.lamb_bias_correction)
 
 
-def _restore_initial_weights(
-    model: AlbertForPreTraining,
-    initial: InitialModel,
-    model_dir: str,
-    heldout_split: dict[str, Any] | None,
-) -> str | None:
+def _restore_initial_weights(model: AlbertForPreTraining, job: Pretraining) -> str | None:
     """Restores the weights of --init_checkpoint, if given. Returns their hash for the identity.
 
     If the run has checkpoints, the initial weights are not read again, because they may have been
     deleted or trained further. Raises a UserError if the weights have another vocabulary or shape,
     or may have been trained on held-out documents of this run.
     """
+    initial, model_dir = job.initial, job.model_dir
     if not initial.checkpoint:
         return None
     # Without a recorded hash, the run started from random weights, and Run.hold will fail.
     if has_checkpoint(model_dir) and (recorded := recorded_settings(model_dir).get("init_weights")):
         return recorded
     directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
-    check_heldout_split(directory, heldout_split)
+    check_heldout_split(directory, job.sources[0].manifest.heldout_split)
     their_config = model_directory.read_config(directory, checkpoint)
     # Restoring would not detect differences in these: names and shapes of variables are equal.
     names = ["num_attention_heads", "hidden_act", "inner_group_num"]
@@ -388,50 +383,46 @@ def _describe_weights(initial: InitialModel, model_dir: str) -> str:
 
 
 def _numbers(texts: Sequence[str] | None) -> list[float] | None:
+    if not texts:
+        return None
     try:
-        return [float(text) for text in texts] if texts else None
+        return [float(text) for text in texts]
     except ValueError:
         raise UserError(
             f"--record_weights={','.join(texts)}: expected comma-separated numbers, such as 0.7,0.3"
         ) from None
 
 
-def _print_plan(
-    run: Run,
-    model: AlbertForPreTraining,
-    sources: Sequence[Source],
-    options: ExampleOptions,
-    settings: PretrainingSettings,
-    initial: InitialModel,
-) -> None:
+def _print_plan(job: Pretraining, model: AlbertForPreTraining) -> None:
+    settings, options = job.settings, job.options
     config = model.config
     parameters = sum(math.prod(variable.shape) for variable in model.variables)
     examples = settings.num_train_steps * settings.global_batch_size
     last = settings.stop_step or settings.num_train_steps
     stop = f"; stops at step {last:,}" if last < settings.num_train_steps else ""
-    data = []
-    for source in sources:
+    lines = []
+    for source in job.sources:
         available = source.manifest.splits["train"].examples
         share, order = source.quota / BLOCK_ROWS, ""
         if options.objective.swaps and source.manifest.share_with_order is not None:
             order = f", {100 * source.manifest.share_with_order:.0f} % with an order to learn"
         padding = 1 - source.manifest.mean_length / options.max_seq_length
-        data.append(
+        lines.append(
             f"{source.record_dir}: {available:,} {_RECORD_NAMES[source.manifest.format]} of up to "
             f"{source.manifest.max_seq_length} pieces, {100 * padding:.0f} % padding at length "
             f"{options.max_seq_length}, {100 * share:.4g} % of the run, "
             f"{examples * share / available:,.1f} epochs{order}"
         )
-    data = "\n           ".join(data)
+    data = "\n           ".join(lines)
     print(
-        f"""pre-training {run.model_dir}
+        f"""pre-training {job.model_dir}
   model    {config.num_hidden_layers} layers of {config.hidden_size}, embeddings of \
 {config.embedding_size}, {config.vocab_size:,} pieces: {parameters:,} parameters
-  weights  {_describe_weights(initial, run.model_dir)}
+  weights  {_describe_weights(job.initial, job.model_dir)}
   data     {data}
-{settings.describe(run.strategy)}
+{settings.describe(job.strategy)}
   steps    {settings.num_train_steps:,} = {examples:,} examples; \
-{settings.num_warmup_steps:,} of warm-up to {settings.peak_learning_rate:.4g}{stop}""",
+{settings.warmup_steps:,} of warm-up to {settings.peak_learning_rate:.4g}{stop}""",
         flush=True,
     )
 

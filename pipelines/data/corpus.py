@@ -119,7 +119,10 @@ def read_documents(
             f"{path}: a Parquet file: pass --input_format=jsonl, then each row is a document; its "
             f"text is in the column of --text_field (now {text_format.text_field!r})"
         )
-    decode = functools.partial(_json_text, text_format.text_field) if is_json else _decode
+    skipped: Counter = Counter() if counts is None else counts
+    decode: Callable[[int, bytes], str] = _decode
+    if is_json:
+        decode = functools.partial(_json_text, text_format.text_field)
 
     def text_of(offset: int, line: bytes) -> str | None:
         """Returns the text of a line, or None if the line is skipped."""
@@ -131,21 +134,20 @@ def read_documents(
                     f"{path}:{line_number(path, offset)}: {error}, or pass --on_bad_line=skip to "
                     "skip such lines"
                 ) from error
-        counts["skipped_lines"] += 1
+        skipped["skipped_lines"] += 1
         return None
 
-    counts = Counter() if counts is None else counts
     # Start reading one byte before the range to detect whether a line starts at `begin`. Drop the
     # line that starts before the range.
     lines = read_lines(path, max(begin - 1, 0), on_read)
     lines = itertools.dropwhile(lambda line: line[0] < begin, lines)
-    end = math.inf if end is None else end
+    limit = math.inf if end is None else end
     if is_json:
-        found = _json_lines(lines, text_of, end)
+        found = _json_lines(lines, text_of, limit)
     else:
         enough = text_format.document_blank_lines
         blank_lines = _blank_lines_before(path, begin) if begin and enough > 1 else 0
-        found = _text_lines(lines, text_of, begin == 0, end, enough, blank_lines)
+        found = _text_lines(lines, text_of, begin == 0, limit, enough, blank_lines)
     if text_format.input_format == "sentences":
         for offset, line in found:
             if text := line.strip():
@@ -204,7 +206,9 @@ def _json_lines(
         for _, part in parts:
             if len(line) <= _MAX_JSON_BYTES:  # _json_text rejects longer lines
                 line += part
-        yield from ((offset, match[0]) for match in _LINE.finditer(text_of(offset, line) or ""))
+        yield from (
+            (offset, match[0]) for match in _LINE.finditer(text_of(offset, bytes(line)) or "")
+        )
 
 
 def _blank_lines_before(path: str, begin: int) -> int:
@@ -256,10 +260,10 @@ def _json_text(field: str, offset: int, line: bytes) -> str:
         raise UserError(f"not JSON that can be read ({error}){remedy}") from error
     if not isinstance(value, dict):
         raise UserError(f"not a JSON object{remedy}")
-    text = value.get(field)
-    if not isinstance(text, str):
+    of_field = value.get(field)
+    if not isinstance(of_field, str):
         found = "no" if field not in value else "something else than text as"
         names = ", ".join(map(repr, value))[:200]
         raise UserError(f"{found} field {field!r} (it has {names}){remedy}")
     # JSON can contain escaped lone surrogates, which UTF-8 cannot encode.
-    return _SURROGATE.sub("\ufffd", text)
+    return _SURROGATE.sub("\ufffd", of_field)

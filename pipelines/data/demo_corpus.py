@@ -73,7 +73,8 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
                 with contextlib.suppress(SyntaxError, ValueError, RecursionError):
                     texts.extend(docstrings(ast.parse(source)))
             progress.update(done)
-    documents, repeats = [], Counter()
+    documents: list[str] = []
+    repeats: Counter[str] = Counter()
     for text in dict.fromkeys(texts):
         sentences = []
         for sentence in prose_sentences(text):

@@ -38,7 +38,7 @@ class ExampleOptions:
     """
 
     max_seq_length: int
-    max_predictions_per_seq: int | None = setting(
+    max_predictions_per_seq: int = setting(  # None becomes the default in __post_init__
         flags.DEFINE_integer,
         "Maximum number of predictions per example. Default: ceil(masked_lm_prob * "
         "max_seq_length).",

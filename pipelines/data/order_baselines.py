@@ -73,7 +73,7 @@ def order_baselines(
     pairs = fitted_on = labelled_pairs(record_dir, split, options, tokenizer, num_examples)
     if split != "train":
         fitted_on = labelled_pairs(record_dir, "train", options, tokenizer, _TRAINING_EXAMPLES)
-    found = {}
+    found: dict[str, dict[str, Accuracy]] = {}
     kinds = {"openings": True, "inside": False} if pairs.opens.any() else {"pairs": False}
     for kind, opens in kinds.items():
         known, asked = (

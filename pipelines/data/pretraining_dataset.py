@@ -6,6 +6,7 @@ on the number or speed of hosts, or on where a run was interrupted.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -179,13 +180,9 @@ def evaluation_options(
     so that metrics are comparable between runs and with pipelines.evaluate. Static examples are
     already masked, and are not masked again.
     """
-    static = {manifest.max_predictions_per_seq for manifest in manifests} - {None}
-    return ExampleOptions(
-        max_seq_length=max_seq_length,
-        max_predictions_per_seq=max(static, default=None),
-        sentence_objective=sentence_objective,
-        seed=_MASK_SEED,
-    )
+    static = [n for manifest in manifests if (n := manifest.max_predictions_per_seq)]
+    options = ExampleOptions(max_seq_length, sentence_objective=sentence_objective, seed=_MASK_SEED)
+    return dataclasses.replace(options, max_predictions_per_seq=max(static)) if static else options
 
 
 def evaluation_dataset(
@@ -330,9 +327,9 @@ def _shuffled_records(
                 return records
             return records.map(lambda r: tf.boolean_mask(r, kept[begin : begin + count] > 0))
 
-        slices = (tf.gather(paths, slices.shards), slices.offsets, slices.counts, begins)
+        places = (tf.gather(paths, slices.shards), slices.offsets, slices.counts, begins)
         # Interleave whole slices. Interleaving single records takes ten times as long as reading.
-        records = tf.data.Dataset.from_tensor_slices(slices).interleave(
+        records = tf.data.Dataset.from_tensor_slices(places).interleave(
             read, cycle_length=_SLICES_AT_A_TIME, num_parallel_calls=_SLICES_AT_A_TIME
         )
         # Combine all records of the group, which are in disk order, into one element.

@@ -29,10 +29,10 @@ class FileUnit(Unit):
     split: str
 
 
-def first_lengths(paths: Sequence[str]) -> tuple[int, int] | None:
-    """Returns L and P (see reference_examples) of the first record; None if all files are empty."""
+def first_lengths(paths: Sequence[str]) -> tuple[int, int]:
+    """Returns L and P (see reference_examples) of the first record, or zeros if there is none."""
     first = next(itertools.chain.from_iterable(map(_records, paths)), None)
-    return None if first is None else example_lengths(first)
+    return example_lengths(first or b"")
 
 
 def check_file(unit: FileUnit, lengths: tuple[int, int], vocabulary: tuple) -> dict:

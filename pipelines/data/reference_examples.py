@@ -47,8 +47,8 @@ def parse_examples(
     is True, the batch includes `length_features`, int32 [b, 2]: the numbers of pieces in A and in
     B, including special pieces. The lengths of single sentences are unknown.
     """
-    lengths = options.max_seq_length, options.max_predictions_per_seq
-    parsed = tf.io.parse_example(records, training_features(*lengths))
+    features = training_features(options.max_seq_length, options.max_predictions_per_seq)
+    parsed = tf.io.parse_example(records, features)
     ints = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
     labels = ints["next_sentence_labels"][:, 0]
     len_b = tf.reduce_sum(ints["segment_ids"], axis=1)
@@ -72,8 +72,8 @@ def example_lengths(record: bytes) -> tuple[int, int]:
         feature = tf.train.Example.FromString(record).features.feature
     except DecodeError:
         return 0, 0
-    names = ("input_ids", "masked_lm_positions")
-    return tuple(len(feature[name].int64_list.value) for name in names)
+    ids, positions = feature["input_ids"], feature["masked_lm_positions"]
+    return len(ids.int64_list.value), len(positions.int64_list.value)
 
 
 def check_examples(

@@ -10,7 +10,7 @@ import operator
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -179,10 +179,13 @@ def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[st
             # The seed omits the directory, so that moving a corpus does not change the records.
             place = f"{os.path.basename(document.source)}/{document.offset}"
             rng = random.Random(f"{settings.random_seed}/{place}")
-            pieces = (pieces for _, _, pieces in itertools.chain(opening, tokenized))
+            pieces: Iterable[list[int]] = (
+                pieces for _, _, pieces in itertools.chain(opening, tokenized)
+            )
             if settings.shuffle_sentences:
-                pieces = list(pieces)
-                rng.shuffle(pieces)
+                shuffled = list(pieces)
+                rng.shuffle(shuffled)
+                pieces = shuffled
             if settings.run_pieces:
                 pieces = cut_runs(pieces, settings.run_pieces, word_starts, rng)
             for segment in split_document(
@@ -242,13 +245,17 @@ def _read(
     numbers = itertools.count()
     before = 0
     for source, begin, end in unit.ranges:
+
+        def on_read(position: int, first: int = begin - before) -> None:
+            note(position - first)
+
         sentences = read_documents(
             source,
             settings.text_format,
             begin,
             None if is_compressed(source) else end,
             counts,
-            lambda position, first=begin - before: note(position - first),
+            on_read,
         )
         for offset, document in itertools.groupby(sentences, key=operator.itemgetter(0)):
             where = _Document(next(numbers), source, offset)

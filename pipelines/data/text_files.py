@@ -149,7 +149,7 @@ def _blocks(file: IO[bytes]) -> Iterator[bytes]:
 
 def _decompressed_blocks(path: str, file: tf.io.gfile.GFile) -> Iterator[bytes]:
     suffix = path[path.rindex(".") :]
-    openers = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+    openers: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
     try:
         if suffix == ".zst":
             yield from _zstandard_blocks(file)

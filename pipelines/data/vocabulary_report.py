@@ -31,7 +31,8 @@ def report(
     `lines` must be normalised text. `where` describes their origin in the report.
     """
     num_pieces, num_words = 0, 0
-    characters, unknown = Counter(), Counter()
+    characters: Counter[str] = Counter()
+    unknown: Counter[str] = Counter()
     for text in lines:
         ids = processor.encode(text)
         num_pieces += len(ids)
@@ -62,7 +63,7 @@ def lost_marks(texts: Sequence[str]) -> list[str]:
 
     In scripts without spaces, each character with its marks is a word (see words.split_words).
     """
-    words = Counter()
+    words: Counter[str] = Counter()
     for text in texts:
         parts = (text[start:limit] for start, limit in split_words(text).tolist())
         words.update(part for part in parts if any(map(str.isalpha, part)))
@@ -92,7 +93,8 @@ def _hints(letters: Counter, unknown: Counter, num_lines: int) -> list[str]:
         hints.append(
             f"hint: the digits {' '.join(digits)} are unknown to this vocabulary: {_REMEDY}"
         )
-    scripts, unknown_scripts = Counter(), Counter()
+    scripts: Counter[str] = Counter()
+    unknown_scripts: Counter[str] = Counter()
     for character, count in letters.items():
         scripts[_script(character)] += count
     for piece, count in unknown.items():

@@ -45,7 +45,7 @@ class MetricsLog:
         self._entries = [entry for entry in read_metrics(model_dir) if entry["step"] <= step]
         self._writes = writes
         self._curves = os.path.join(model_dir, "tensorboard")
-        self._space = None
+        self._space: tempfile.TemporaryDirectory[str] | None = None
         # Number of entries that this process has uploaded to each of the files; -1 if none yet
         self._stored = self._stored_curves = -1
         self._uploads = 0
@@ -100,15 +100,15 @@ class MetricsLog:
                 self._stored = len(self._entries)
                 self._uploads += 1
             if self._stored_curves < self._stored and (last or self._uploads % 2 == 0):
-                self._upload_curves()
+                self._upload_curves(self._space.name)
         except (OSError, tf.errors.OpError) as error:
             logging.warning("the log is not stored, training continues: %s", error)
 
-    def _upload_curves(self) -> None:
+    def _upload_curves(self, directory: str) -> None:
         """Uploads TensorBoard's file. The first upload deletes the files of earlier processes."""
         self._writer.flush()
-        (name,) = os.listdir(self._space.name)
-        with open(os.path.join(self._space.name, name), "rb") as file:
+        (name,) = os.listdir(directory)
+        with open(os.path.join(directory, name), "rb") as file:
             # This takes two requests; tf.io.gfile.copy would take four.
             files.write_atomically(os.path.join(self._curves, name), file.read())
         if self._stored_curves < 0:
@@ -188,10 +188,10 @@ def draw_curves(model_dir: str) -> str:
             # Two standard errors of an accuracy of 0.5: 2 * sqrt(0.5 * 0.5 / pairs).
             band = 1 / math.sqrt(held_out[-1][f"heldout_{kind}_pairs"])
             axis.axhspan(0.5 - band, 0.5 + band, color="black", alpha=0.12, linewidth=0)
-            for baseline, style in (("lengths", "--"), ("words", (0, (1, 3))), ("overlap", "-.")):
-                value = held_out[-1].get(f"heldout_{kind}_{baseline}_accuracy")
+            for rival, style in (("lengths", "--"), ("words", ":"), ("overlap", "-.")):
+                value = held_out[-1].get(f"heldout_{kind}_{rival}_accuracy")
                 if value is not None:
-                    axis.axhline(value, color="grey", linestyle=style, linewidth=1, label=baseline)
+                    axis.axhline(value, color="grey", linestyle=style, linewidth=1, label=rival)
             if axis.get_legend_handles_labels()[0]:
                 axis.legend(title="baselines", fontsize=8, title_fontsize=8)
         axis.set_title(title)

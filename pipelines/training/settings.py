@@ -17,7 +17,7 @@ from albert_tf.storage.errors import UserError
 from .strategy import is_tpu
 
 # The published ALBERT run. Source: Lan et al. 2020, section 4.1; for the warm-up, the reference.
-PUBLISHED = {
+PUBLISHED: dict[str, Any] = {
     "global_batch_size": 4096,
     "num_train_steps": 125_000,
     "num_warmup_steps": None,
@@ -102,20 +102,20 @@ class TrainingSettings:
 
         `num_examples` is the number of training examples (for SQuAD, of windows).
         """
-        steps, warmup = self.num_train_steps, self.num_warmup_steps
+        steps = self.num_train_steps
         if self.num_epochs is not None:
             steps = max(
                 1, math.ceil(round(self.num_epochs * num_examples / self.global_batch_size, 6))
             )
-        if warmup is None:
-            warmup = round((self.warmup_fraction or 0) * steps)
-        return dataclasses.replace(
-            self,
-            num_train_steps=steps,
-            num_warmup_steps=warmup,
-            num_epochs=None,
-            warmup_fraction=None,
-        )
+        found = dataclasses.replace(self, num_train_steps=steps, num_epochs=None)
+        return dataclasses.replace(found, num_warmup_steps=found.warmup_steps, warmup_fraction=None)
+
+    @property
+    def warmup_steps(self) -> int:
+        """The number of warm-up steps of `num_train_steps`."""
+        if self.num_warmup_steps is not None:
+            return self.num_warmup_steps
+        return round((self.warmup_fraction or 0.0) * self.num_train_steps)
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
         """Raises a UserError if a batch does not divide evenly or the warm-up is too long."""
@@ -126,7 +126,7 @@ class TrainingSettings:
                 f"replicas x --gradient_accumulation_steps={self.gradient_accumulation_steps}"
             )
         # The steps of num_epochs are known after with_steps.
-        if self.num_epochs is None and (self.num_warmup_steps or 0) > self.num_train_steps:
+        if self.num_epochs is None and self.warmup_steps > self.num_train_steps:
             raise UserError(
                 f"--num_warmup_steps={self.num_warmup_steps} is beyond the run's "
                 f"{self.num_train_steps} steps: give fewer, or --warmup_fraction, such as 0.1"

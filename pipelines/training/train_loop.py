@@ -30,7 +30,7 @@ class TrainLoop:
     Logging, saving, evaluation and stopping happen between the loops on the device.
 
     Args:
-      run: model variables and optimizer must have been created in the scope of its strategy.
+      run: model variables and `train_step` must have been created in the scope of its strategy.
       train_step: the training step, with the model, optimizer, objective and settings.
       dataset_fn: function of a first step and an input context that returns an infinite dataset:
         the batches of this host's replicas, starting at that step.
@@ -195,8 +195,8 @@ class TrainLoop:
             scalars["gradient_norm"] = totals["gradient_norm"] / with_gradient
         # The learning rate of the last step. Steps are counted from 0.
         scalars["learning_rate"] = float(optimizer.learning_rate(self._step - 1))
-        if hasattr(optimizer, "loss_scale"):
-            scalars["loss_scale"] = float(optimizer.loss_scale.value.read_value())
+        if self._train_step.loss_scale:
+            scalars["loss_scale"] = float(self._train_step.loss_scale.value.read_value())
         examples = steps * self._settings.global_batch_size
         for rate, amount in self._per_example.items():
             scalars[rate] = examples * amount / seconds

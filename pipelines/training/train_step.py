@@ -21,7 +21,11 @@ class TrainStep:
     the sums. With float16, the batch is excluded only if the loss is not finite.
 
     `forward` takes a batch and a dropout seed, and returns the outputs of `model`. `optimizer`
-    counts the steps. This class uses gradient_accumulation_steps and jit_compile of `settings`.
+    counts the steps. This class uses gradient_accumulation_steps, jit_compile and mixed_precision
+    of `settings`. Create it in the scope of the strategy.
+
+    Attributes:
+      loss_scale: with float16, the dynamic factor of the loss, else None.
     """
 
     def __init__(
@@ -36,7 +40,9 @@ class TrainStep:
         self.model, self.objective, self.optimizer = model, objective, optimizer
         self.settings = settings
         self._forward, self._seed = forward, seed
-        self._loss_scale = getattr(optimizer, "loss_scale", None)
+        self.loss_scale: optimization.LossScale | None = None
+        if settings.mixed_precision == "float16":
+            self.loss_scale = optimization.LossScale(optimizer)
         compute = self._compute if settings.gradient_accumulation_steps == 1 else self._accumulate
         # Do not compile the update here: some strategies do not allow this (see `_apply`).
         self._sums_and_gradients = (
@@ -63,12 +69,12 @@ class TrainStep:
             tf.distribute.ReduceOp.SUM, (self.objective.weights(batch), tf.cast(stop, tf.float32))
         )
         # Compute the gradients of this replica's part of the scaled loss, and sum over replicas.
-        scale = self._loss_scale.value.read_value() if self._loss_scale else tf.ones([])
+        scale = self.loss_scale.value.read_value() if self.loss_scale else tf.ones([])
         seed = self._dropout_seed(replica)
         sums, gradients = self._sums_and_gradients(batch, seed, denominators, scale)
         sums, gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, (sums, gradients))
         # Undo the loss scaling, then clip.
-        if self._loss_scale:
+        if self.loss_scale:
             gradients = [gradient / scale for gradient in gradients]
         gradients, norm = optimization.clip_by_global_norm(gradients, _MAX_GRADIENT_NORM)
         # Apply the update. MirroredStrategy does not allow apply_gradients inside a conditional, so
@@ -80,8 +86,8 @@ class TrainStep:
         self._apply([tf.math.multiply_no_nan(gradient, keep) for gradient in gradients], replica)
         # Compute the metrics.
         is_bad, counted = ~finite, keep
-        if self._loss_scale:
-            self._loss_scale.update(finite)
+        if self.loss_scale:
+            self.loss_scale.update(finite)
             is_bad &= ~has_loss | (scale <= 1.0)  # else a smaller scale may help
             counted = tf.cast(has_loss, tf.float32)
         return {
@@ -103,7 +109,7 @@ class TrainStep:
         with tf.GradientTape() as tape:
             sums = self.objective.sums(self._forward(batch, dropout_seed), batch)
             loss = self.objective.loss(sums, denominators)
-            if self._loss_scale:
+            if self.loss_scale:
                 loss *= scale
         # Some tasks do not use all weights, such as the weights of the pooler. Unused weights get
         # a gradient of 0. They only decay, by learning rate * weight decay, about 1e-6 per step.

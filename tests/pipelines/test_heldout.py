@@ -95,8 +95,10 @@ def test_text_that_was_trained_on_is_not_evaluated(tmp_path, monkeypatch):
         with raises_one_line("may have been trained on them"):
             heldout.check_heldout_split(str(tmp_path), records)
         # Neither may weights to begin with have seen it.
+        source = SimpleNamespace(manifest=SimpleNamespace(heldout_split=records))
+        new = {"initial": initial, "model_dir": str(tmp_path / "new"), "sources": [source]}
         with pytest.raises(ValueError, match="may have been trained on them"):
-            pretrain._restore_initial_weights(None, initial, str(tmp_path / "new"), records)
+            pretrain._restore_initial_weights(None, SimpleNamespace(**new))
 
 
 def test_a_plateau_of_frequencies_is_reported_once(capsys):

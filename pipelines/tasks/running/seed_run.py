@@ -105,7 +105,8 @@ def run_seed(
     predict = Prediction(run.strategy, model, rows, *length)
     if not is_trained:
         train = splits["train"].sequences
-        step = TrainStep(model, model, task_objective(task), optimizer, settings, seed)
+        with run.strategy.scope():
+            step = TrainStep(model, model, task_objective(task), optimizer, settings, seed)
         rates = {"examples_per_second": 1, "tokens_per_second": len(train.pieces) / len(train)}
         evaluate = None
         if loop.eval_steps:
@@ -230,13 +231,11 @@ def _create_model(
         model.encoder.trainable = not settings.freeze_encoder
         optimizer = optimization.adamw(
             optimization.WarmUpPolynomialDecay(
-                settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps
+                settings.learning_rate, settings.num_train_steps, settings.warmup_steps
             ),
             settings.weight_decay,
             settings.adamw_bias_correction,
         )
-        if settings.mixed_precision == "float16":
-            optimizer.loss_scale = optimization.LossScale(optimizer)
     return model, optimizer
 
 

@@ -54,7 +54,9 @@ def test_what_belongs_to_the_identity_of_a_run():
 
     def identity(options=options, **changes):
         settings = PretrainingSettings(**PUBLISHED, **changes)
-        return _identity(tiny_config(), None, sources, options, settings)
+        initial = SimpleNamespace(config=tiny_config())
+        job = SimpleNamespace(initial=initial, sources=sources, options=options, settings=settings)
+        return _identity(job, None)
 
     only_masks = ExampleOptions(8, 2, mask_token_rate=1.0, random_token_rate=0.0)
     assert identity(only_masks)["random_token_rate"] == 0.0 != identity()["random_token_rate"]

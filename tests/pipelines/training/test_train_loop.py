@@ -86,17 +86,17 @@ def run(
         model.create_variables()
         schedule = optimization.WarmUpPolynomialDecay(0.01, num_steps, 2)
         optimizer = optimization.lamb(schedule)
-        if settings.mixed_precision == "float16":
-            optimizer.loss_scale = optimization.LossScale(optimizer)
     figures = iter(evaluations or ())
     objective = pretraining_objective()._replace(best_by=evaluated)
+    with strategy.scope():
+        train_step = TrainStep(model, model, objective, optimizer, settings, seed=9)
 
     def evaluate(_):
         return dict(zip(evaluated, np.atleast_1d(next(figures)).tolist()))
 
     TrainLoop(
         Run(strategy, str(model_dir), {}),
-        TrainStep(model, model, objective, optimizer, settings, seed=9),
+        train_step,
         lambda step, _: dataset_fn(step, replica_batch),
         LoopSettings(every, every, **(loop or {})),
         {"examples_per_second": 1, "tokens_per_second": SEQ_LEN},
