@@ -2,9 +2,9 @@
 # make install  the environment, in which `albert PROGRAM` and `import albert_tf` work in any directory
 # make test     the tests; `make test-slow` the longer ones; `make test-extras` those of ONNX, torch, Dask
 
-# The first Python that both stacks allow: TensorFlow 2.15 (3.9 to 3.11), else 2.21 (3.12, 3.13).
-PYTHON ?= $(shell for python in python3.11 python3.10 python3.9 python3.13 python3.12 python3 python; do \
-	$$python -c 'import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+# The first Python that both stacks allow: TensorFlow 2.15 (3.10, 3.11), else 2.21 (3.12, 3.13).
+PYTHON ?= $(shell for python in python3.11 python3.10 python3.13 python3.12 python3 python; do \
+	$$python -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
 	&& echo $$python && break; done)
 BIN := .venv/bin
 RUN := $(BIN)/python -m
@@ -85,8 +85,8 @@ sbom: $(BIN)/installed
 # The environment; made again when the locked set changes.
 $(BIN)/installed: requirements.txt requirements-dev.txt
 	@version=$$($(or $(PYTHON),false) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); \
-	case "$$version" in 3.9|3.1[0-3]) ;; *) \
-	echo "error: albert_tf needs Python 3.9 to 3.13 (tensorflow-text 2.15 and 2.21 exist for no other), found $(or $(PYTHON),$$(python3 --version 2>/dev/null || echo none)): install python3.11 with its venv module and call make PYTHON=python3.11" >&2; exit 2;; esac
+	case "$$version" in 3.1[0-3]) ;; *) \
+	echo "error: albert_tf needs Python 3.10 to 3.13 (tensorflow-text 2.15 and 2.21 exist for no other), found $(or $(PYTHON),$$(python3 --version 2>/dev/null || echo none)): install python3.11 with its venv module and call make PYTHON=python3.11" >&2; exit 2;; esac
 	@echo "== environment: the packages of requirements.txt and requirements-dev.txt -> .venv (some 600 MB, once)"
 	@$(PYTHON) -m venv .venv || { echo "error: $(PYTHON) has no venv module: install it (Debian: apt install python3-venv)" >&2; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
@@ -116,9 +116,9 @@ $(EXTRAS_5)/installed: .ci/extras_5.txt $(EXTRAS)/installed
 $(EXTRAS_NEWEST)/installed: .ci/extras_newest.txt $(EXTRAS)/installed
 	$(call layer,.venv-extras-newest,200 MB,.venv-extras .venv)
 
-# Resolved for Python 3.9 to 3.13 on every platform, with the hash of each file; needs uv. Versions
+# Resolved for Python 3.10 to 3.13 on every platform, with the hash of each file; needs uv. Versions
 # stay while they fit: delete both files to renew all.
-LOCK = uv pip compile --quiet --universal --python-version 3.9 --no-emit-index-url --generate-hashes \
+LOCK = uv pip compile --quiet --universal --python-version 3.10 --no-emit-index-url --generate-hashes \
 	--custom-compile-command "make lock"
 lock:
 	$(LOCK) pyproject.toml -o requirements.txt

@@ -4,7 +4,7 @@ Updates, hyperparameters and slot names are the same as in tensorflow-addons 0.2
 resume with either implementation. This requires Keras' legacy optimizer as the base class.
 
 Both implementations are needed: tensorflow-addons is required where it is available. Its last
-version, 0.23.0, has wheels for Python 3.9 to 3.11 and no source distribution.
+version, 0.23.0, has no wheels for Python 3.12 and later and no source distribution.
 """
 
 from __future__ import annotations

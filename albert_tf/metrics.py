@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -83,7 +84,7 @@ def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> di
     """
     weights = tf.cast(input_mask, tf.float32)
     distances, degrees = [], []
-    for before, after in zip(hidden_states, hidden_states[1:]):
+    for before, after in itertools.pairwise(hidden_states):
         before, after = tf.cast(before, tf.float32), tf.cast(after, tf.float32)
         distances.append(tf.reduce_sum(tf.norm(after - before, axis=-1) * weights))
         # In float32, the arc cosine would return 0 for angles below 0.02 degrees.

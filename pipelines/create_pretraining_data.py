@@ -27,6 +27,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Sequence
 
@@ -133,7 +134,7 @@ def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[TextUnit]:
     for path, size in sizes.items():
         count = 1 if is_compressed(path) else -(-size // enough)
         bounds = [size * i // count for i in range(count + 1)] if size else []
-        for begin, end in zip(bounds, bounds[1:]):
+        for begin, end in itertools.pairwise(bounds):
             if end - begin > room:
                 units.append([])
                 room = enough

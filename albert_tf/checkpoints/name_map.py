@@ -18,7 +18,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -52,7 +52,7 @@ _LEAVES = {
 # One row per layer or variable: our name, Google's, Hugging Face's, the key in _LEAVES, and
 # the shape of the largest variable as keys of _SIZES or numbers. {a} and {f} are our indices of
 # attention and feed-forward, {g} and {j} the foreign group and inner group. None means _TABLE.
-Table = Optional[tuple[tuple, ...]]
+Table = tuple[tuple, ...] | None
 
 
 def _rows(scopes: str, text: str) -> tuple[tuple, ...]:

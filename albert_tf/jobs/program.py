@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import traceback
-from typing import Callable
+from collections.abc import Callable
 
 from absl import app, flags, logging
 

@@ -17,6 +17,7 @@ Deviation: a file of that library cannot express the following.
 from __future__ import annotations
 
 import base64
+import itertools
 import os
 import re
 import sys
@@ -220,7 +221,7 @@ def _between_marks() -> str:
         if unicodedata.combining(decomposed[-1]):
             endings[decomposed[-1]] = endings.get(decomposed[-1], "") + character
             marks = [*filter(unicodedata.combining, decomposed)]
-            for mark, next_mark in zip(marks, marks[1:]):
+            for mark, next_mark in itertools.pairwise(marks):
                 following.setdefault(mark, set()).add(next_mark)
     composed = "|".join(
         f"(?<=[{endings[mark]}])[{''.join(sorted(marks))}]" for mark, marks in following.items()

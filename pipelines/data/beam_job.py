@@ -184,7 +184,7 @@ def _import_beam(runner: str):
     logging.disable(logging.WARNING)  # On import, Beam warns about missing optional packages.
     try:
         with warnings.catch_warnings():
-            # On Python 3.9, Google's packages warn that Python 3.9 has reached its end of life.
+            # Google's packages warn of Python versions that are near their end of life.
             warnings.simplefilter("ignore", FutureWarning)
             import apache_beam
             import apache_beam.runners.portability.fn_api_runner

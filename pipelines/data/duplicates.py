@@ -74,7 +74,7 @@ def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
     bounds = [_NUM_BUCKETS * i // count for i in range(count + 1)]
     return [
         HashRange(f"{first:03d}-{end:03d}", total * (end - first) // _NUM_BUCKETS, first, end)
-        for first, end in zip(bounds, bounds[1:])
+        for first, end in itertools.pairwise(bounds)
     ]
 
 

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Optional, Union
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,8 +19,8 @@ from .reading.sequences import Encoder, Packed, Sequences, pack_in_blocks
 from .reading.tables import write_table
 
 Outputs = list[dict[str, np.ndarray]]
-Files = Mapping[str, Union[str, Sequence[str]]]  # maps a split to its file or files
-Columns = Mapping[str, Optional[str]]  # maps a field to its column, or to None
+Files = Mapping[str, str | Sequence[str]]  # maps a split to its file or files
+Columns = Mapping[str, str | None]  # maps a field to its column, or to None
 
 
 class Answers(NamedTuple):

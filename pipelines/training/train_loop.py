@@ -6,8 +6,8 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Callable, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 import tensorflow as tf
 from absl import logging

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 import math
 import re
@@ -80,7 +81,7 @@ def assert_chained(parts, layers):
     """Each part grows, has other masks, and starts at the rate at which the one before stopped."""
     assert [config_of(flags)["num_hidden_layers"] for flags in parts] == layers
     assert len({flags["random_seed"] for flags in parts}) == len(parts)
-    for part, following in zip(parts, parts[1:]):
+    for part, following in itertools.pairwise(parts):
         assert shape_of(following) == shape_of(part)
         rate = part["learning_rate"] * (1 - part["stop_step"] / part["num_train_steps"])
         assert following["learning_rate"] == pytest.approx(rate)

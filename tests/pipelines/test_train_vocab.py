@@ -1,6 +1,5 @@
 import json
 import re
-import sys
 import time
 
 import pytest
@@ -114,7 +113,6 @@ def test_a_drawn_part_of_the_text_is_the_same_every_time(corpus, tmp_path):
     assert a == b != c
 
 
-@pytest.mark.skipif(sys.version_info < (3, 10), reason="sentencepiece 0.2.2 takes minutes")
 @pytest.mark.parametrize(("long_line", "vocab_size"), [("z" * 200_003, 24), ("z " * 100_000, 23)])
 def test_long_lines_count_and_take_no_longer(tmp_path, long_line, vocab_size):
     path = tmp_path / "corpus.txt"

@@ -9,7 +9,6 @@ import json
 import operator
 import re
 from collections.abc import Iterator
-from typing import Union
 
 from albert_tf.storage.errors import UserError, shown
 from ...data.text_files import read_lines
@@ -25,7 +24,7 @@ _QUOTED = re.compile(r'"[^"]*("|$)')
 _LONGEST_LABEL, _MOST_LABELS = 64, 10_000
 
 
-Place = Union[int, str]
+Place = int | str
 
 
 def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[Place, list[str]]]:

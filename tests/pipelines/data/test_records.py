@@ -62,7 +62,7 @@ def test_parts_begin_where_they_say(sizes):
     assert [ends[number] for number in first[:-1]] == shard.part_offsets
     # As many as may be, and none but the only one is empty.
     assert count == max(1, min(7, ends[-1] // 250, len(sizes)))
-    assert all(a < b for a, b in zip(first, first[1:])) or count == 1
+    assert all(a < b for a, b in itertools.pairwise(first)) or count == 1
 
 
 def test_manifest_is_read_as_written(manifest, tmp_path):
@@ -152,7 +152,7 @@ def test_a_unit_holds_every_segment_of_its_documents(job):
         expected = [(s, document) for document in sides[split] for s in documents[document]]
         assert sorted(found) == sorted(expected)
         # In random order: neighbours are seldom of one document.
-        assert sum(a == b for (_, a), (_, b) in zip(found, found[1:])) < 0.5 * len(found)
+        assert sum(a == b for (_, a), (_, b) in itertools.pairwise(found)) < 0.5 * len(found)
     assert not sides["train"] & sides["heldout"]
     assert sides["train"] | sides["heldout"] == documents.keys()
     assert (marker["documents"], marker["sentences"]) == (60, len(sentences))

@@ -1,4 +1,5 @@
 import collections
+import itertools
 import re
 import unicodedata
 
@@ -139,7 +140,7 @@ def windows_of(num_pieces, room, doc_stride):
 def test_windows_by_definition(num_pieces, room, doc_stride):
     windows = windows_of(num_pieces, room, doc_stride)
     assert windows[0][0] == 0 and windows[-1][1] == num_pieces
-    for (first, last, _), (following, _, _) in zip(windows, windows[1:]):
+    for (first, last, _), (following, _, _) in itertools.pairwise(windows):
         assert following - first == min(room, doc_stride) and last - first == room
     for piece in range(num_pieces):
         contexts = {
