@@ -148,7 +148,7 @@ def read_pairs(
     return pairs
 
 
-def _read_rows(path: str, columns: Sequence[str]) -> Iterator[tuple[int, Pair]]:
+def _read_rows(path: str, columns: Sequence[str]) -> Iterator[tuple[int | str, Pair]]:
     *of_sentences, of_group = columns
     for number, row in read_table(path, columns):
         where = f"{path}:{number}"

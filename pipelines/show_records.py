@@ -63,7 +63,7 @@ def show_records(record_dir: str, split: str) -> None:
     options = settings_from_flags(
         ExampleOptions,
         max_seq_length=FLAGS.max_seq_length or manifest.max_seq_length,
-        max_predictions_per_seq=FLAGS.max_predictions_per_seq or manifest.max_predictions_per_seq,
+        max_predictions_per_seq=FLAGS.max_predictions_per_seq or manifest.fixed_predictions,
         seed=FLAGS.random_seed,
     )
     tokenizer = AlbertTokenizer(FLAGS.spm_model_file, *manifest.text_settings)

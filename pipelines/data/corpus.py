@@ -120,9 +120,7 @@ def read_documents(
             f"text is in the column of --text_field (now {text_format.text_field!r})"
         )
     skipped: Counter = Counter() if counts is None else counts
-    decode: Callable[[int, bytes], str] = _decode
-    if is_json:
-        decode = functools.partial(_json_text, text_format.text_field)
+    decode = functools.partial(_json_text, text_format.text_field) if is_json else _decode
 
     def text_of(offset: int, line: bytes) -> str | None:
         """Returns the text of a line, or None if the line is skipped."""

@@ -180,7 +180,7 @@ def evaluation_options(
     so that metrics are comparable between runs and with pipelines.evaluate. Static examples are
     already masked, and are not masked again.
     """
-    static = [n for manifest in manifests if (n := manifest.max_predictions_per_seq)]
+    static = [n for manifest in manifests if (n := manifest.fixed_predictions)]
     options = ExampleOptions(max_seq_length, sentence_objective=sentence_objective, seed=_MASK_SEED)
     return dataclasses.replace(options, max_predictions_per_seq=max(static)) if static else options
 

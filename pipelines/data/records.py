@@ -152,18 +152,36 @@ def make_splits(units: Iterable[dict[str, Sequence[dict]]]) -> dict[str, Split]:
     return {name: Split(tuple(shards[name])) for name in SPLITS}
 
 
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """Describes a record directory for training. Base class of both formats."""
 
     format: ClassVar[str]
     special_pieces: ClassVar[int]  # number of special pieces that are added to each record
-    max_predictions_per_seq: int | None  # None: predictions are drawn in training
-    heldout_split: dict[str, Any] | None  # settings that select the held-out documents
-    share_with_order: float | None  # ratio of segments with an order label; None: static examples
-    splits: dict[str, Split]
+
+    max_seq_length: int
+    vocab_sha256: str
+    vocab_size: int
     do_lower_case: bool
-    keep_accents: bool
-    latex_quotes: bool
+    keep_accents: bool = False
+    latex_quotes: bool = False
+    code_version: str
+    splits: dict[str, Split]
+
+    @property
+    def fixed_predictions(self) -> int | None:
+        """Maximum number of predictions of static examples. None: drawn in training."""
+        return None
+
+    @property
+    def heldout_split(self) -> dict[str, Any] | None:
+        """The settings that select the held-out documents. None: unknown."""
+        return None
+
+    @property
+    def share_with_order(self) -> float | None:
+        """Ratio of segments that can have a sentence-order label. None: static examples."""
+        return None
 
     @property
     def text_settings(self) -> TextSettings:
@@ -171,7 +189,7 @@ class Manifest:
         return TextSettings(*(getattr(self, name) for name in TextSettings._fields))
 
     @classmethod
-    def read(cls, record_dir: str) -> SegmentManifest | ReferenceManifest:
+    def read(cls, record_dir: str) -> Manifest:
         """Reads the manifest of a record directory; raises a UserError if it is not valid."""
         path = os.path.join(record_dir, MANIFEST_FILE)
         if not tf.io.gfile.exists(path):
@@ -181,7 +199,8 @@ class Manifest:
                 "pipelines.index_records for records of the reference"
             )
         values = files.read_json(path)
-        formats = {kind.format: kind for kind in (SegmentManifest, ReferenceManifest)}
+        kinds: tuple[type[Manifest], ...] = (SegmentManifest, ReferenceManifest)
+        formats = {kind.format: kind for kind in kinds}
         try:
             fields = {name: value for name, value in values.items() if name != "format"}
             shards = {name: values["splits"][name]["shards"] for name in SPLITS}
@@ -194,7 +213,7 @@ class Manifest:
             ) from error
 
     @classmethod
-    def read_finished(cls, output_dir: str) -> SegmentManifest | ReferenceManifest | None:
+    def read_finished(cls, output_dir: str) -> Manifest | None:
         """Reads the manifest and prints a summary; returns None if the job is not finished."""
         if not tf.io.gfile.exists(os.path.join(output_dir, MANIFEST_FILE)):
             return None
@@ -206,6 +225,13 @@ class Manifest:
         """Returns a readable summary of the records."""
         counts = [f"{self.splits[name].examples:,} {name}" for name in SPLITS]
         return " and ".join(counts) + self._summary_of_records()
+
+    def _summary_of_records(self) -> str:
+        raise NotImplementedError
+
+    def _check_options(self, records: str, options: ExampleOptions) -> None:
+        """Raises a UserError if the options do not fit the records."""
+        raise NotImplementedError
 
     def write(self, record_dir: str) -> None:
         """Writes manifest.json, which marks the record directory as finished."""
@@ -295,22 +321,16 @@ def naming_damaged_shards(*record_dirs: str) -> Iterator[None]:
         raise
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SegmentManifest(Manifest):
     """Settings and content of a directory of segments. Counts are totals over both splits."""
 
     format: ClassVar[str] = "segments"
     special_pieces: ClassVar[int] = NUM_SPECIAL_PIECES
-    max_predictions_per_seq: ClassVar[None] = None
 
-    max_seq_length: int
     short_seq_prob: float
     heldout_fraction: float
     seed: int
-    vocab_sha256: str
-    vocab_size: int
-    do_lower_case: bool
-    code_version: str
     documents: int
     sentences: int
     segments: int
@@ -318,10 +338,7 @@ class SegmentManifest(Manifest):
     openings_with_order: int  # like segments_with_order, but only first segments of documents
     pieces: int
     skipped_lines: int
-    splits: dict[str, Split]
     duplicate_documents: int = 0  # skipped, not included in any other count
-    keep_accents: bool = False
-    latex_quotes: bool = False
 
     @property
     def share_with_order(self) -> float:
@@ -352,25 +369,20 @@ class SegmentManifest(Manifest):
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReferenceManifest(Manifest):
     """Settings and content of static examples that the reference wrote."""
 
     format: ClassVar[str] = "reference"
     special_pieces: ClassVar[int] = 0
-    heldout_split: ClassVar[None] = None  # unknown; depends on how the files were written
-    share_with_order: ClassVar[None] = None
 
-    max_seq_length: int
     max_predictions_per_seq: int
     sentence_objective: str  # meaning of next_sentence_labels
-    vocab_sha256: str
-    vocab_size: int
-    do_lower_case: bool
-    code_version: str
-    splits: dict[str, Split]
-    keep_accents: bool = False
-    latex_quotes: bool = False
+
+    @property
+    def fixed_predictions(self) -> int:
+        """See Manifest."""
+        return self.max_predictions_per_seq
 
     def _summary_of_records(self) -> str:
         return " static examples"

@@ -1,5 +1,6 @@
 """Small directories of records that tests write, and what such directories hold."""
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -143,3 +144,10 @@ def read_segments(paths) -> list[tuple[Segment, int]]:
         segment = Segment(pieces, starts, *values["room_before"], bool(*values["opens_document"]))
         found.append((segment, *values["document_id"]))
     return found
+
+
+def reference_manifest(manifest):
+    """Returns the manifest of static examples with what another manifest says of both formats."""
+    common = {f.name: getattr(manifest, f.name) for f in dataclasses.fields(records.Manifest)}
+    own = {"max_predictions_per_seq": 4, "sentence_objective": "nsp"}
+    return records.ReferenceManifest(**common, **own)

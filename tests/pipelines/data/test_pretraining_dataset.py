@@ -11,7 +11,7 @@ from pipelines.data.examples import ExampleOptions, example_draws
 from pipelines.data.masking import unmask
 from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
 from tests.builders import raises_one_line
-from tests.pipelines.data.small_records import write_records
+from tests.pipelines.data.small_records import reference_manifest, write_records
 
 COUNTS = {"train": [7, 0, 13, 3], "heldout": [5, 6]}
 OPTIONS = ExampleOptions(max_seq_length=24, seed=77)
@@ -228,11 +228,10 @@ def test_what_mixes_by_which_shares(record_dir, other_dir, tmp_path):
             read_sources(f"{record_dir},{other_dir}", weights)
     # Records held out otherwise or in another form do not mix.
     manifest = records.Manifest.read(other_dir)
-    values = 24, 4, "sop", manifest.vocab_sha256, 211, True, "0", manifest.splits
     for other, message in (
         (dataclasses.replace(manifest, seed=2), "held-out documents differently"),
         (dataclasses.replace(manifest, heldout_fraction=0.2), "held-out documents differently"),
-        (records.ReferenceManifest(*values), "'segments', .* of 'reference'"),
+        (reference_manifest(manifest), "'segments', .* of 'reference'"),
     ):
         other.write(str(tmp_path))
         with pytest.raises(ValueError, match=message):

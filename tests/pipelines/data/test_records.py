@@ -18,11 +18,11 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.data import records, shard_writer, unit_job
 from pipelines.data.corpus import read_documents
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.records import Manifest, ReferenceManifest, SegmentManifest, Shard, Split
+from pipelines.data.records import Manifest, SegmentManifest, Shard, Split
 from pipelines.data.segments import split_document
 from pipelines.data.shard_writer import Range, Settings, TextUnit
 from tests.builders import raises_one_line
-from tests.pipelines.data.small_records import manifest_of, read_segments
+from tests.pipelines.data.small_records import manifest_of, read_segments, reference_manifest
 
 
 @pytest.fixture
@@ -71,8 +71,7 @@ def test_manifest_is_read_as_written(manifest, tmp_path):
     assert values["splits"]["train"]["examples"] == 3 + 5
     assert values["splits"]["heldout"]["pieces"] == 33
     # Of static examples, too.
-    options = (128, 20, "nsp", "ab" * 32, 211, False, "0.1.0")
-    reference = ReferenceManifest(*options, manifest.splits)
+    reference = reference_manifest(manifest)
     for written, name in ((manifest, "segments"), (reference, "reference")):
         written.write(str(tmp_path))
         assert Manifest.read(str(tmp_path)) == written
