@@ -172,7 +172,8 @@ class SentencePieceVocabulary(Vocabulary):
         Punctuation of several characters (`...`) continues a word in the reference.
 
         Raises a UserError if the first word of a text has no boundary mark (add_dummy_prefix is
-        false): in records it would belong to the last word of the sentence before.
+        false): in records it would belong to the last word of the sentence before. Also raises a
+        UserError if a piece contains parts of several words (split_by_whitespace is false).
         """
         if not self._marks_first_word:
             raise UserError(
@@ -180,6 +181,12 @@ class SentencePieceVocabulary(Vocabulary):
                 "sentence looks like a part of the word before: expected a vocabulary that is "
                 "trained without this option"
             )
+        for piece in self.pieces:
+            if WORD_BOUNDARY in piece.lstrip(WORD_BOUNDARY):
+                raise UserError(
+                    f"{self.path!r} has a piece with parts of several words, {piece!r}: expected a "
+                    "vocabulary that is trained without split_by_whitespace=false"
+                )
         processor = self._processor
 
         def begins(piece_id: int, piece: str) -> bool:

@@ -150,12 +150,16 @@ def test_text_makes_no_special_piece(tmp_path, chosen):
 
 
 def test_words_whose_pieces_are_marked_otherwise(tmp_path):
-    train = functools.partial(vocabularies.train, lines=TEXT * 3, vocab_size=99)
+    train = functools.partial(vocabularies.train, lines=["the open file"] * 9, vocab_size=40)
     with raises_one_line("trained with treat_whitespace_as_suffix: expected"):
         AlbertTokenizer(train(tmp_path / "suffix", treat_whitespace_as_suffix=True))
-    tokenizer = AlbertTokenizer(train(tmp_path / "no_prefix", add_dummy_prefix=False))
-    with raises_one_line("trained with add_dummy_prefix=false, so the first word of a sentence"):
-        tokenizer.word_starts()
+    for option, message in (
+        ("add_dummy_prefix", "=false, so the first word of a sentence"),
+        ("split_by_whitespace", "=false"),
+    ):
+        tokenizer = AlbertTokenizer(train(tmp_path / option, **{option: False}))
+        with raises_one_line(f"trained with.*{option}{message}"):
+            tokenizer.word_starts()
 
 
 def test_marks_may_be_composed_in_part(tmp_path):
