@@ -7,7 +7,7 @@ from collections.abc import Container
 
 import tensorflow as tf
 
-from albert_tf.checkpoints import model_directory
+from albert_tf.checkpoints import fine_tuned, model_directory
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.jobs import program
 from albert_tf.kinds import KINDS
@@ -33,6 +33,7 @@ def open_checkpoint(
     model_dir, checkpoint = model_directory.find_best_checkpoint(path)
     kind, task = _read_task(model_dir, kind)
     config = model_directory.read_config(model_dir, checkpoint)
+    fine_tuned.check_pairs(model_dir, task, config)
     tokenizer = model_directory.load_tokenizer(model_dir, config)
     trained_length = model_directory.trained_length(model_dir, config)
     max_seq_length = max_seq_length or trained_length

@@ -140,6 +140,9 @@ def main(_) -> None:
     config = AlbertConfig.for_vocabulary(
         FLAGS.albert_config, tokenizer.vocab_size, FLAGS.spm_model_file
     )
+    if config.type_vocab_size == 1 and options.objective.has_label:
+        objective = f"--sentence_objective={options.sentence_objective}"
+        raise UserError(f"{objective} has pairs: expected an --albert_config of type_vocab_size 2")
     checkpoint = FLAGS.init_checkpoint
     if checkpoint and not has_checkpoint(FLAGS.model_dir):
         checkpoint = initial_path(checkpoint, FLAGS.model_dir, FLAGS.strategy)

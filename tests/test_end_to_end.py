@@ -256,6 +256,7 @@ def wrong_directories(work):
     (work / "huggingface/config.json").write_text("{}")
     (work / "begun_without" / "run.json").write_text('{"init_weights": null}')
     dataclasses.replace(config, vocab_size=82).write(str(work / "smaller.json"))
+    dataclasses.replace(config, type_vocab_size=1).write(str(work / "one_type.json"))
 
 
 @pytest.mark.parametrize(
@@ -269,6 +270,7 @@ def wrong_directories(work):
         ({"max_seq_length": 32}, "do not fit into 32"),
         ({"albert_config": "albert_tiny"}, "neither a file nor one of albert_base"),
         ({"albert_config": "{work}/smaller.json"}, "vocab_size 82"),
+        ({"albert_config": "{work}/one_type.json"}, "sop has pairs: expected an --albert_config"),
         ({"model_dir": "{work}/records"}, "holds another kind of run"),
         ({"model_dir": "{work}/model", "learning_rate": 0.03}, "learning_rate 0.02 there, 0.03 he"),
         ({"init_checkpoint": "{work}/huggingface"}, "a model of Hugging Face's form: convert"),

@@ -28,10 +28,28 @@ def load(path: str, has_pairs: bool = False) -> tuple[tf.keras.Model, dict, list
     """Loads a model with its best weights; returns it, its task.json, and notes for the user.
 
     `has_pairs` is used only for a Hugging Face model without task.json: if True, the model's inputs
-    are pairs of texts.
+    are pairs of texts. Raises a UserError if the task has pairs, but the model one segment type.
     """
-    if huggingface.find_weights(path):
-        return _load_huggingface(path, has_pairs)
+    is_theirs = huggingface.find_weights(path)
+    model, task, notes = _load_huggingface(path, has_pairs) if is_theirs else _load_ours(path)
+    check_pairs(path, task, model.config)
+    return model, task, notes
+
+
+def check_pairs(path: str, task: dict, config: AlbertConfig) -> None:
+    """Raises a UserError if inputs of a task are pairs of texts, but the model has no second type.
+
+    `task` is the content of task.json.
+    """
+    kinds_of_pairs = ("multiple_choice", "question_answering")
+    if config.type_vocab_size == 1 and task.get("has_pairs", task.get("kind") in kinds_of_pairs):
+        raise UserError(
+            f"{path!r}: the task has pairs of texts, but the model has one segment type "
+            "(type_vocab_size 1): expected a model with two, or a task of single texts"
+        )
+
+
+def _load_ours(path: str) -> tuple[tf.keras.Model, dict, list[str]]:
     task = _read_ours(path)
     _, checkpoint = model_directory.find_best_checkpoint(path)
     config = model_directory.read_config(path, checkpoint)

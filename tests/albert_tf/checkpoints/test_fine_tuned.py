@@ -13,10 +13,11 @@ from albert_tf.checkpoints.fine_tuned import _kind_of
 from albert_tf.jobs.decision import Decision
 from albert_tf.kinds import KINDS
 from albert_tf.text.tokenization import AlbertTokenizer
+from export.loading import open_checkpoint
 from pipelines.convert_checkpoint import convert_fine_tuned
 from pipelines.predict import load
 from tests.albert_tf.checkpoints.test_name_map import change_config
-from tests.builders import tiny_config, with_random_weights
+from tests.builders import raises_one_line, tiny_config, with_random_weights
 
 CONFIG = tiny_config(vocab_size=1, hidden_act="gelu")
 SPANS = {"doc_stride": 30, "max_query_length": 20, "max_answer_length": 7, "n_best_size": 20}
@@ -162,6 +163,15 @@ def test_a_model_of_squad_2_of_others(tiny_vocabulary, tmp_path, capsys):
     answered = load(tmp_path / "c", null_threshold=1e9).predict(rows)[0]
     assert none["prediction"] == "" != answered["prediction"]
     assert none["null_odds"] == answered["null_odds"]
+
+
+@pytest.mark.parametrize("read", [albert_tf.from_pretrained, open_checkpoint])
+@pytest.mark.parametrize("kind", ["classifier", "multiple_choice"])
+def test_pairs_meet_a_model_of_one_segment_type(kind, read, tiny_vocabulary, tmp_path):
+    task = {"task": KINDS[kind].task, "kind": kind, **TASKS[kind], "max_seq_length": 60}
+    write_model(tmp_path / "a", task, tiny_vocabulary, type_vocab_size=1)
+    with raises_one_line("pairs of texts, but the model has one segment type"):
+        read(str(tmp_path / "a"))
 
 
 def test_a_directory_of_seeds(tuned, tiny_vocabulary):
