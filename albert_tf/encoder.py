@@ -172,8 +172,9 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         Args:
           inputs: dict of int32 [b, L]: `input_word_ids`, `input_mask` (1 = real) and
             `input_type_ids`. L is at most max_position_embeddings. For defaults see
-            complete_inputs. Inside a tf.function, values are not checked: a type id outside the
-            type table adds a zero vector, as in the reference.
+            complete_inputs. Values are not checked inside a tf.function, and thus not in Keras'
+            fit, evaluate and predict: a type id outside the type table adds a zero vector, as in
+            the reference.
           dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
           positions: int32 [b, P]. The last block computes queries, feed-forward and output only at
             these positions and [CLS], and keys and values at all positions. Default: all positions.
