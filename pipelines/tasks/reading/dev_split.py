@@ -12,7 +12,7 @@ from albert_tf.storage.errors import UserError
 from .examples import AnyExample
 
 # Part of the identity of runs. Increase it if split_off_dev is changed to return other splits.
-DIVISION = 3
+DIVISION = 4
 # If more than this share of the rows is connected by equal texts, one text of a pair is ignored.
 _MOST_CONNECTED = 0.25
 
@@ -82,30 +82,27 @@ def _connected(texts: Sequence[Sequence[str]]) -> list[list[int]]:
 def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, list]:
     """Splits examples into train and dev, based only on their texts and classes.
 
-    Examples that share a text (see shared_texts) are in the same split. Each set of classes, with
-    and without text, contributes the same share of its rows to dev, up to rounding. Groups are
+    Examples that share a text (see shared_texts) are in the same split. Each stratum (see _strata)
+    contributes the same share of its rows to dev, up to rounding. Groups are
     assigned in the order of a hash of their texts, so the row order has no effect and an additional
-    row moves few other rows. If a group has more rows of a class than dev still needs, it is
+    row moves few other rows. If a group has more rows of a stratum than dev still needs, it is
     assigned to dev only if this brings dev closer to its quotas. Both results keep the order of the
     examples. Raises a UserError if one of them is empty.
     """
     shared = shared_texts(examples)
-    classes = [
-        example.classes if any(texts) else tuple(f"{c}\0" for c in example.classes or [""])
-        for example, texts in zip(examples, shared.texts)
-    ]
-    missing = _quotas(Counter(classes), fraction)
+    strata = _strata(examples, shared)
+    missing = _quotas(Counter(strata), fraction)
     dev_places: set[int] = set()
     larger = []
     for places in sorted(shared.groups, key=lambda places: _key(places, shared.texts, examples)):
-        of_group = Counter(classes[place] for place in places)
+        of_group = Counter(strata[place] for place in places)
         if all(number <= missing[name] for name, number in of_group.items()):
             missing.subtract(of_group)
             dev_places.update(places)
         else:
             larger.append((places, of_group))
     for places, of_group in sorted(larger, key=lambda item: len(item[0])):
-        # Accept too many rows of a class if this is closer to the quotas than too few.
+        # Accept too many rows of a stratum if this is closer to the quotas than too few.
         if sum(abs(missing[name] - n) - abs(missing[name]) for name, n in of_group.items()) < 0:
             missing.subtract(of_group)
             dev_places.update(places)
@@ -125,18 +122,23 @@ def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
 
     Examples that share a text (see shared_texts) are in the same fold. Groups are assigned in
     descending order of size, and groups of equal size in the order of a hash. Each group is added
-    to the fold with the smallest shares of the group's classes, or to the smallest of these folds.
+    to the fold with the smallest shares of the group's classes and numbers of occurrences (see
+    _strata), or to the smallest of these folds.
     """
-    texts, groups, _ = shared_texts(examples)
+    shared = shared_texts(examples)
+    texts, groups, _ = shared
     if len(groups) < folds:
         raise UserError(
             f"--folds={folds}: the rows have {len(groups):,} different texts: use fewer"
         )
     numbers, sizes = [0] * len(examples), Counter()
     found = {fold: Counter() for fold in range(1, folds + 1)}
-    totals = Counter(name for example in examples for name in example.classes or (None,))
+    names_of = [
+        [*(classes or (None,)), occurrence] for classes, occurrence in _strata(examples, shared)
+    ]
+    totals = Counter(name for names in names_of for name in names)
     for places in sorted(groups, key=lambda group: (-len(group), _key(group, texts, examples))):
-        names = [name for place in places for name in examples[place].classes or (None,)]
+        names = [name for place in places for name in names_of[place]]
         fold = min(found, key=lambda k: (sum(found[k][n] / totals[n] for n in names), sizes[k]))
         found[fold].update(names)
         sizes[fold] += len(places)
@@ -151,16 +153,30 @@ def split_off_fold(examples: list, numbers: list[int], fold: int) -> tuple[list,
     return outside, [example for example, number in zip(examples, numbers) if number == fold]
 
 
+def _strata(examples: Sequence[AnyExample], shared: SharedTexts) -> list[tuple[tuple, int]]:
+    """Returns each row's classes, and 0 if it has no text, 1 if its text occurs once, otherwise 2.
+
+    Without these numbers, texts that occur once would fill the room that larger groups leave, so
+    dev would have more of them than the file.
+    """
+    occurrences = [2] * len(examples)
+    for place, *others in shared.groups:
+        if not others:
+            occurrences[place] = int(any(shared.texts[place]))
+    return [(example.classes, number) for example, number in zip(examples, occurrences)]
+
+
 def _quotas(totals: Counter, fraction: float) -> Counter:
-    """Returns the number of dev rows for each set of classes.
+    """Returns the number of dev rows for each stratum.
 
     Rounding errors do not accumulate: if there are 1,000 combinations of classes with one row each,
-    a fraction of 0.1 gives 100 dev rows. A set of a single class keeps at least one row in train.
+    a fraction of 0.1 gives 100 dev rows. A stratum of a single class keeps at least one row in
+    train.
     """
     quotas, before, end = Counter(), 0, 0
     for name in sorted(totals, key=lambda name: _digest(repr(name))):
         end += totals[name]
-        most = totals[name] - 1 if len(name) == 1 else totals[name]
+        most = totals[name] - 1 if len(name[0]) == 1 else totals[name]
         quotas[name] = min(round(fraction * end) - before, most)
         before += quotas[name]
     return quotas

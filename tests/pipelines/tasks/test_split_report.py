@@ -1,5 +1,6 @@
 import dataclasses
 import hashlib
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -9,7 +10,7 @@ from pipelines.tasks import multiple_choice
 from pipelines.tasks.classification import ClassificationTask, Example
 from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.reading import dev_split, split_report
-from pipelines.tasks.reading.dev_split import comparable, fold_numbers, split_off_dev
+from pipelines.tasks.reading.dev_split import comparable, fold_numbers, shared_texts, split_off_dev
 from pipelines.tasks.reading.split_report import (
     describe_division,
     describe_labels,
@@ -211,7 +212,7 @@ def test_the_share_of_dev_is_met_whatever_the_answers():
         assert abs(len(split_off_dev(rows, 0.2)[1]) - 200) <= 1
     rows += [dataclasses.replace(rows[0], text=f"  TEXT {i % 2}") for i in range(200)]
     train, dev = split_off_dev(rows, 0.2)
-    assert abs(len(dev) - 240) <= 1
+    assert abs(len(dev) - 200) <= 1, "a fifth of the texts that occur once"
     assert "TEXT" not in str(dev), "a text of more rows than dev has stays in train"
     rows = [Example(str(i), f"text {i}", None, f"label {min(i, 50)}") for i in range(150)]
     train, dev = split_off_dev(rows, 0.1)
@@ -263,7 +264,7 @@ def test_a_division_changes_with_its_number_only():
     rows = [Example(str(i), f"text {i * i % 401}", None, "abc"[i % 3]) for i in range(500)]
     dev = split_off_dev(rows, 0.1)[1]
     digest = hashlib.sha256(" ".join(e.id for e in dev).encode()).hexdigest()[:16]
-    assert (dev_split.DIVISION, digest) == (3, "95118f942995fb68"), "a new division: raise DIVISION"
+    assert (dev_split.DIVISION, digest) == (4, "f07166fa1f799ad6"), "a new division: raise DIVISION"
     with pytest.raises(ValueError, match=r"--dev_fraction=0\.2 of 1 rows leaves no row for dev"):
         split_off_dev(rows[:1], 0.2)
 
@@ -330,11 +331,18 @@ def test_pairs_that_share_a_text_stay_together():
 
 
 def test_a_dev_set_that_is_no_sample_is_warned_of():
-    subjects = tickets(2000)
     rows = [Example(str(i), "  " if i % 9 else f"once {i}", None, "ab"[i % 2]) for i in range(300)]
-    train, dev = split_off_dev([*subjects, *rows], 0.1)
-    note, warning = describe_division(train, dev)
-    assert note.endswith("; empty 11 %, of all 12 %") and note[5:] in warning
+    subjects = [*tickets(2000), *rows]
+    [note] = describe_division(*split_off_dev(subjects, 0.1))
+    assert (
+        note[5:] == "14 % of its texts occur once in the file, of all 14 %; empty 12 %, of all 12 %"
+    )
+    is_once = [number == 1 for _, number in dev_split._strata(subjects, shared_texts(subjects))]
+    of_folds = Counter(itertools.compress(fold_numbers(subjects, 5), is_once))
+    assert max(of_folds.values()) - min(of_folds.values()) <= 15
+    half = [dataclasses.replace(row, text=f"{max(int(row.id), 150)}") for row in rows]
+    note, warning = describe_division(*split_off_dev(half, 0.1))
+    assert note.startswith("dev: 100 % of its texts occur once") and note[5:] in warning
     assert describe_division(rows[::9][:30], rows[::9][30:]) == []
     empty = [row for row in rows if not row.text.strip()]
     assert Counter(fold_numbers(empty, 2)) == {1: 133, 2: 133}
