@@ -314,7 +314,7 @@ def test_pairs_that_share_a_text_stay_together():
     numbers = fold_numbers(rows, 5)
     sides = [[r for r, n in zip(rows, numbers) if (n == 2) == inside] for inside in (True, False)]
     assert abs(len(sides[0]) - 90) <= 5 and not texts_of(sides[0]) & texts_of(sides[1])
-    [warning] = split_report.warn_of_overlap("dev", rows[1::4], rows[::4])
+    [warning] = split_report.warn_of_overlap("dev", rows[1:400:4], rows[:400:4])
     assert warning.startswith("warning: 100 % of dev shares a text with the training set: its")
     # A second text that repeats so much that all rows are connected does not count.
     rows = [Example(str(i), f"a {i // 4}", f"b {i % 3}", "x") for i in range(400)]
@@ -326,8 +326,14 @@ def test_pairs_that_share_a_text_stay_together():
         assert len(dev) == 80 and {int(row.id) // 4 for row in dev}.isdisjoint(
             int(row.id) // 4 for row in train
         )
-        line = describe_division(train, dev)[0]
-    assert line.startswith("dev: only equal second texts stay on one side, because the first ones")
+        [line] = describe_division(train, dev)
+    assert line.startswith("dev: only equal second texts stay on one side, as both together")
+    assert line.endswith("; 100 % of dev rows share their first text with train")
+    swapped = [dataclasses.replace(row, text=row.text_pair, text_pair=row.text) for row in rows]
+    [warning] = split_report.warn_of_overlap("dev", swapped, rows)
+    assert warning.startswith("warning: 100 % of dev is in the training set, too")
+    pairs = [Example(str(i), f"a {i // 2}", f"b {i}", "x") for i in range(40)]
+    assert describe_division(pairs[:30], pairs[30:]) == [], "no text occurs once"
 
 
 def test_a_dev_set_that_is_no_sample_is_warned_of():
