@@ -224,7 +224,10 @@ def _message(error: Exception) -> str:
         # TensorFlow's message starts with the path, an OSError may have none.
         named, found, _ = text.partition("; No space left")
         path = named if found else getattr(error, "filename", None)
-        return disk_full((os.path.dirname(path) or ".") if path else "the output directory")
+        if not path:
+            return disk_full("the output directory")
+        # A directory of unfinished output (files.partial_name) is deleted by now.
+        return disk_full(os.path.dirname(re.sub(r"\.[^/]*\.partial-.*", "", path)) or ".")
     if type(error).__name__ == "ResourceExhaustedError":
         return (
             "out of memory: lower the batch size or --max_seq_length, or take a smaller model "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import re
+import shutil
 
 _LONGEST = 100  # maximum number of characters shown in a message
 # Matches TensorFlow's error messages for object stores, up to the URL of the object.
@@ -38,7 +40,10 @@ def is_disk_full(error: Exception) -> bool:
 def disk_full(directory: str, num_bytes: int | None = None) -> str:
     """Returns the message about a full disk. `num_bytes` is the missing space, if known."""
     space = "space" if num_bytes is None else f"{max(1, math.ceil(num_bytes / 1e6)):,} MB"
-    return f"the disk is full: free {space} at {directory}, then run the same command again"
+    left = ""
+    with contextlib.suppress(OSError):
+        left = f" ({shutil.disk_usage(directory).free / 1e6:,.0f} MB are free)"
+    return f"the disk is full: free {space} at {directory}{left}, then run the same command again"
 
 
 def store_error(message: str) -> str | None:

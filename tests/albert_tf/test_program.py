@@ -50,9 +50,14 @@ FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
         (RATES, "--rates=0.1,nan", "flag --rates=[0.1, nan]: expected a finite number; see --help"),
         (FULL_DISK, "", "the disk is full: free space at a, then run the same command again\n"),
         (
-            "raise OSError(28, 'No space left on device', 'b/c')",
+            FULL_DISK.replace("a/", "a/.b.partial-host-1-2/c/"),
             "",
-            "the disk is full: free space at b",
+            "the disk is full: free space at a,",
+        ),
+        (
+            "raise OSError(28, 'No space left on device', '/tmp/c')",
+            "",
+            "the disk is full: free space at /tmp (",
         ),
         (FULL_DISK.replace("; No space left on device", ": gone"), "", "a/ckpt: gone\n"),
         (REQUIRED, "", "give --one; give --two; see --help"),

@@ -222,7 +222,7 @@ def test_held_out_by_the_opening_and_drawn_by_the_place():
     assert sides[0] == sides[1] != [is_heldout(opening, 0.5, 6) for opening in openings[:50]]
 
 
-def test_a_damaged_shard_is_named(tmp_path):
+def test_a_damaged_shard_is_named(tmp_path, capsys):
     shards = []
     for name in ("a.tfrecord", "b.tfrecord"):
         written = records.write_records(str(tmp_path / name), [b"12345678"] * 3)
@@ -244,3 +244,12 @@ def test_a_damaged_shard_is_named(tmp_path):
     shutil.copy(tmp_path / "a.tfrecord", path)
     with pytest.raises(tf.errors.DataLossError), records.naming_damaged_shards(str(tmp_path)):
         raise tf.errors.DataLossError(None, None, "of another file")
+    assert "comparing the shards" in capsys.readouterr().err
+    for fail, compared in (
+        (lambda: records.parse_segments(tf.constant(["garbage"])), True),
+        (lambda: tf.reshape([1, 2], [3]), False),
+    ):
+        error = pytest.raises(tf.errors.InvalidArgumentError)
+        with error, records.naming_damaged_shards(str(tmp_path)):
+            fail()
+        assert ("comparing the shards" in capsys.readouterr().err) == compared
