@@ -166,10 +166,7 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
             | "Spread" >> beam.Reshuffle()
             | "Work" >> beam.Map(function)
         )
-        if num_workers > 1:
-            _run_in_thread(lambda: pipeline.run().wait_until_finish())
-        else:
-            pipeline.run().wait_until_finish()
+        _run_in_thread(lambda: pipeline.run().wait_until_finish())
     except RuntimeError as error:
         # If Beam runs the function in this process, it wraps KeyboardInterrupt and SystemExit.
         if isinstance(error.__context__, (KeyboardInterrupt, SystemExit)):
@@ -219,7 +216,7 @@ def _check_dataflow() -> None:
 
 
 def _run_in_thread(run_pipeline: Callable[[], object]) -> None:
-    """Calls `run_pipeline`, which starts worker processes, in a thread; raises what it raises.
+    """Calls `run_pipeline` in a thread; raises what it raises.
 
     A signal therefore interrupts this function and not Beam, which would first let the workers
     finish their units, wait for them forever or report their end as the error.
@@ -238,18 +235,18 @@ def _run_in_thread(run_pipeline: Callable[[], object]) -> None:
     try:
         # Daemon threads start daemon threads: at exit, Python waits for none of them.
         threading.Thread(target=run_and_report, daemon=True).start()
-        if error := ends.get():
-            raise error
-    except (KeyboardInterrupt, SystemExit, UserError) as end:
-        codes = {KeyboardInterrupt: 128 + signal.SIGINT, UserError: 2}
-        atexit.register(_exit_without_threads, codes.get(type(end)) or end.code)
+        error = ends.get()
+    except (KeyboardInterrupt, SystemExit) as end:  # of a signal
+        atexit.register(_exit_without_threads, getattr(end, "code", 128 + signal.SIGINT))
         raise
     finally:
         threading.excepthook = default_hook
+    if error:
+        raise error
 
 
 def _exit_without_threads(code: int) -> None:
-    """Ends the process. Beam's threads, still waiting for workers, could change the exit code."""
+    """Ends the process. Beam's threads, still at work, could change the exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -260,6 +257,7 @@ def _on_thread_failure(
 ) -> None:
     """Reports that a worker process was killed. Beam would wait for it forever."""
     if "Worker subprocess exited" in str(args.exc_value):
+        atexit.register(_exit_without_threads, 2)
         ends.put(
             UserError(
                 "a worker process was killed, perhaps because memory ran out; run the same "

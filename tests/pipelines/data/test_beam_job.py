@@ -87,25 +87,31 @@ beam_job.run(work, range(7), beam_job.Workers(num_workers=2))
 """
 
 
-_DYING_WORKER = """
+_SIGNALLED = """
 import os, signal, sys, time
 from pipelines.data import beam_job
 
+num_workers, job = int(sys.argv[1]), os.getpid()
+
 def work(unit):
     time.sleep(1)
-    if unit == 0:
+    if num_workers == 1:
+        os.kill(job, signal.SIGTERM)
+        time.sleep(600)
+    elif unit == 0:
         os.kill(os.getppid(), signal.SIGTERM)
         os._exit(1)
 
 signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 beam_job.prepare_environment()
-beam_job.run(work, range(9), beam_job.Workers(num_workers=2))
+beam_job.run(work, range(9), beam_job.Workers(num_workers=num_workers))
 """
 
 
-def test_a_signal_is_the_end_not_the_worker_that_dies_of_it():
+@pytest.mark.parametrize("num_workers", ["1", "2"])
+def test_a_signal_is_the_end_not_the_worker_that_dies_of_it(num_workers):
     how = {"env": {**os.environ, "PYTHONPATH": str(PROJECT)}, "stderr": subprocess.DEVNULL}
-    ended = subprocess.run([sys.executable, "-c", _DYING_WORKER], timeout=300, **how)
+    ended = subprocess.run([sys.executable, "-c", _SIGNALLED, num_workers], timeout=300, **how)
     assert ended.returncode == 128 + signal.SIGTERM
 
 
