@@ -213,6 +213,28 @@ def test_errors_of_the_proxy_are_json_and_one_clear_line(tmp_path, port):
                 client.ask_rest(f"http://127.0.0.1:{other}/{code}", texts)
 
 
+@pytest.mark.parametrize(
+    ("head", "status", "reason"),
+    [
+        ("GET /v1/%ZZ HTTP/1.1", 400, "malformed"),  # nginx has no URI of this and the next two
+        ("NONSENSE", 400, "malformed"),
+        (f"GET /v1/{'a' * 20_000} HTTP/1.1", 414, "path .* too long"),
+        (f"GET /v1/ HTTP/1.1\r\nX: {'a' * 20_000}", 400, "malformed"),
+        ("GET /v1/ HTTP/3.0", 505, "cannot process"),
+        ("POST /v1/ HTTP/1.1\r\nTransfer-Encoding: deflate", 501, "cannot process"),
+        ("TRACE /v1/ HTTP/1.1", 405, "GET, HEAD and POST alone"),
+        ("GET /_error HTTP/1.1", 404, "passes /v1/"),
+    ],
+)
+def test_every_refusal_has_its_status_and_is_json(port, head, status, reason):
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(f"{head}\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(9000), b"")).decode()
+    head, _, body = answer.partition("\r\n\r\n")
+    assert head.split()[1] == str(status)
+    assert re.search(reason, json.loads(body)["error"])
+
+
 class PredictionService(prediction_service_pb2_grpc.PredictionServiceServicer):
     def Predict(self, request, context):  # noqa: N802
         response = predict_pb2.PredictResponse()
