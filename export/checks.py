@@ -101,6 +101,17 @@ def first_chars_of_contexts(texts: tf.Tensor, name: str) -> tf.Tensor:
         return tf.identity(texts)
 
 
+def check_bytes(texts: tf.Tensor, name: str) -> tf.Tensor:
+    """Returns texts, string [batch]; fails the request above 4 bytes x MAX_OUTPUT_VALUES."""
+    most = 4 * MAX_OUTPUT_VALUES
+    message = f"{name} must have at most {most:,} bytes in all rows together: send fewer rows"
+    total = tf.reduce_sum(tf.cast(tf.strings.length(texts), tf.int64))
+    with tf.control_dependencies(
+        [tf.debugging.assert_less_equal(total, tf.constant(most, tf.int64), message)]
+    ):
+        return tf.identity(texts)
+
+
 def are_words_read(words: tf.Tensor) -> tf.Tensor:
     """Returns a mask of words, string [batch, words], in the first MAX_CONTEXT_CHARS of a row."""
     # As in limits.first_chars, NFKD may increase the length by a factor of MANY_OF_ONE_CHAR.

@@ -9,7 +9,7 @@ from albert_tf.text.entities import are_entity_tags, parse_tag
 from albert_tf.text.words import join_rows, row_ids, split_words_in_graph
 from .. import signatures
 from ..batches import map_sorted_rows
-from ..checks import are_words_read, first_chars_of_contexts
+from ..checks import are_words_read, check_bytes, first_chars_of_contexts
 from .serving_module import ServingModule
 
 
@@ -50,7 +50,7 @@ class TokenClassifierModule(ServingModule):
         objects = tf.strings.join(["{", tf.strings.join(pairs, ", "), "}"])
         lists = join_rows(first.with_flat_values(objects), ", ")
         return {
-            "spans": tf.strings.join(["[", lists, "]"]),
+            "spans": check_bytes(tf.strings.join(["[", lists, "]"]), "spans"),
             "num_spans": tf.cast(first.row_lengths(), tf.int32),
             "unknown_share": tags["unknown_share"],
         }

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.text.entities import find_entities
-from export import kinds, serving, signature_table, verify
+from export import checks, kinds, serving, signature_table, verify
 from export.modules.token_classification_module import _json_numbers, _json_strings
 from export.verify import _LONG_TEXTS, _TEXTS, _padded
 from pipelines.tasks.classification import Example
@@ -371,6 +371,13 @@ def test_numbers_and_texts_become_json():
     assert read[3:] == [None, None] and np.array_equal(np.float32(read[:3]), np.float32(values[:3]))
     texts = [*map(chr, range(0x80)), 'a\\"b\\\\n', "\u2028é北\U0001f469", "\r\n", ""]
     assert [json.loads(text) for text in _json_strings(tf.constant(texts)).numpy()] == texts
+
+
+def test_spans_of_too_many_bytes_are_refused(tagger, monkeypatch):
+    monkeypatch.setattr(checks, "MAX_OUTPUT_VALUES", 3)
+    assert tagger.serving_default(tf.constant([""] * 6))["spans"].numpy().tolist() == [b"[]"] * 6
+    with pytest.raises(tf.errors.InvalidArgumentError, match="spans must have at most 12 bytes"):
+        tagger.serving_default(tf.constant([""] * 7))
 
 
 def test_words_of_no_number_change_the_spans_of_their_row_alone(tagger, monkeypatch):
