@@ -12,9 +12,10 @@ import os
 import re
 import tarfile
 import warnings
+from types import ModuleType
 
 from albert_tf.storage import files
-from albert_tf.storage.errors import UserError
+from albert_tf.storage.errors import UserError, shown
 from albert_tf.text import huggingface_files
 
 _SCHEME = "hf://"
@@ -88,13 +89,7 @@ def _from_hugging_face(path: str) -> str:
     if not (found := _NAME.fullmatch(path)):
         raise UserError(f"{path!r}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
     name, revision = found.groups()
-    try:
-        hub = importlib.import_module("huggingface_hub")
-        for part in ("constants", "errors"):
-            importlib.import_module(f"huggingface_hub.{part}")
-    except ImportError:
-        message = f"{path} needs huggingface_hub: python -m pip install huggingface_hub"
-        raise UserError(message) from None
+    hub = _import_hub(path)
     try:
         if hub.constants.HF_HUB_OFFLINE:
             # Without these patterns, huggingface_hub 2 requires the files that were never wanted.
@@ -106,32 +101,10 @@ def _from_hugging_face(path: str) -> str:
         wanted = _wanted([file.rfilename for file in info.siblings])
         # Pass the revision as the user gave it: the cache records it for calls without network.
         directory = hub.snapshot_download(name, revision=revision, allow_patterns=wanted)
-    except hub.errors.HFValidationError as error:
-        raise UserError(f"{path}: {error}") from error
-    except hub.errors.GatedRepoError:
-        raise UserError(f"{path}: its owner grants access: request it, set HF_TOKEN") from None
-    except hub.errors.RepositoryNotFoundError:
-        raise UserError(f"{path}: no such model, or a private one: set HF_TOKEN") from None
-    except hub.errors.RevisionNotFoundError:
-        raise UserError(f"{path}: the model has no such branch, tag or commit") from None
-    except hub.errors.LocalEntryNotFoundError:
-        raise UserError(
-            f"{path}: not in the cache, and the hub is out of reach (HF_HUB_OFFLINE, or no "
-            "network): download it once with a network"
-        ) from None
-    # A page of HTML, JSON of another form, or a file name that huggingface_hub refuses.
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path}: an answer of {hub.constants.ENDPOINT} cannot be used: {error!r}: check that "
-            "no proxy or log-in page answers for the hub (HF_ENDPOINT), else choose another model"
-        ) from error
-    # HTTP or network errors, or an interrupted download. Since huggingface_hub 1.0, they are errors
-    # of httpx instead of OSErrors; HfHubHTTPError inherits from their base class.
-    except (OSError, *hub.errors.HfHubHTTPError.__bases__) as error:
-        raise UserError(
-            f"{path}: {type(error).__name__} at {hub.constants.ENDPOINT}: the hub is out of reach, "
-            "or the download broke off: run the same command again to resume"
-        ) from error
+        if not_listed := {*wanted} - {*files.names_in(directory)}:
+            raise ValueError(f"its list of files lacks {min(not_listed)}")
+    except Exception as error:
+        raise UserError(f"{path}: {_cause(hub, error)}") from error
     if os.path.basename(directory) != info.sha:
         raise UserError(f"{path}: it changed during the download: run the same command again")
     for file in info.siblings:
@@ -139,6 +112,51 @@ def _from_hugging_face(path: str) -> str:
         if file.rfilename in wanted and file.lfs:
             _check_hash(os.path.join(directory, file.rfilename), file.lfs["sha256"], path)
     return directory
+
+
+def _import_hub(path: str) -> ModuleType:
+    try:
+        hub = importlib.import_module("huggingface_hub")
+        for part in ("constants", "errors"):
+            importlib.import_module(f"huggingface_hub.{part}")
+        return hub
+    except ImportError:
+        message = f"{path} needs huggingface_hub: python -m pip install huggingface_hub"
+        raise UserError(message) from None
+    except ValueError as error:  # of its environment variables, such as HF_ENDPOINT
+        raise UserError(f"{path}: huggingface_hub does not start: {error}: check HF_*") from error
+
+
+def _cause(hub: ModuleType, error: Exception) -> str:
+    """Returns the cause of an error of huggingface_hub and the remedy."""
+    errors, endpoint = hub.errors, hub.constants.ENDPOINT
+    if isinstance(error, errors.HFValidationError):
+        return str(error)
+    if isinstance(error, errors.GatedRepoError):
+        return "its owner grants access: request it, set HF_TOKEN"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "no such model, or a private one: set HF_TOKEN"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return "the model has no such branch, tag or commit"
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return (
+            "not in the cache, and the hub is out of reach (HF_HUB_OFFLINE, or no network): "
+            "download it once with a network"
+        )
+    # HTTP or network errors, or an interrupted download. Since huggingface_hub 1.0, they are errors
+    # of httpx instead of OSErrors; HfHubHTTPError inherits from their base class. An error of JSON
+    # is an OSError in requests, but also a ValueError.
+    of_network = (OSError, *errors.HfHubHTTPError.__bases__)
+    if isinstance(error, of_network) and not isinstance(error, ValueError):
+        return (
+            f"{type(error).__name__} at {endpoint}: the hub is out of reach, or the download broke "
+            "off: run the same command again to resume"
+        )
+    # A page of HTML, JSON of another form, or a file name that huggingface_hub refuses.
+    return (
+        f"an answer of {endpoint} cannot be used: {shown(error)}: check that no proxy or log-in "
+        "page answers for the hub (HF_ENDPOINT), else choose another model"
+    )
 
 
 def _wanted(names: list[str]) -> list[str]:

@@ -190,7 +190,7 @@ class TestNames:
 
         for name in ("hf://acme/-x", "hf://acme/a..b", "hf://acme/x.git"):
             assert_refused("", name)
-        for page in (b"<html>Log in</html>", b"{}", b"[]"):
+        for page in (b"<html>Log in</html>", b"[]", b'{"id": ""}', b"[" * 100_000):
             server.page = page
             assert_refused("cannot be used")
         server.page = None
@@ -203,6 +203,8 @@ class TestNames:
         monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         error = assert_refused("out of reach")
         assert len(error.splitlines()[-1]) < 300
+        monkeypatch.setenv("HF_ENDPOINT", "http://[bad")
+        assert_refused("does not start")
 
     def test_fine_tuning_starts_from_a_name(self, server, tmp_path):
         (tmp_path / "train.tsv").write_text("text\tlabel\n" + "one\ta\ntwo\tb\n" * 4)
