@@ -15,7 +15,7 @@ import warnings
 from types import ModuleType
 
 from albert_tf.storage import files
-from albert_tf.storage.errors import UserError, shown
+from albert_tf.storage.errors import UserError
 from albert_tf.text import huggingface_files
 
 _SCHEME = "hf://"
@@ -124,7 +124,8 @@ def _import_hub(path: str) -> ModuleType:
         message = f"{path} needs huggingface_hub: python -m pip install huggingface_hub"
         raise UserError(message) from None
     except ValueError as error:  # of its environment variables, such as HF_ENDPOINT
-        raise UserError(f"{path}: huggingface_hub does not start: {error}: check HF_*") from error
+        message = f"{path}: {error}: check HF_ENDPOINT and the other variables of huggingface_hub"
+        raise UserError(message) from error
 
 
 def _cause(hub: ModuleType, error: Exception) -> str:
@@ -139,10 +140,11 @@ def _cause(hub: ModuleType, error: Exception) -> str:
     if isinstance(error, errors.RevisionNotFoundError):
         return "the model has no such branch, tag or commit"
     if isinstance(error, errors.LocalEntryNotFoundError):
-        return (
-            "not in the cache, and the hub is out of reach (HF_HUB_OFFLINE, or no network): "
-            "download it once with a network"
-        )
+        if hub.constants.HF_HUB_OFFLINE:
+            return "not in the cache, and HF_HUB_OFFLINE is set: download it once without"
+        cause = error.__cause__ or error
+        first_line = str(cause).partition("\n")[0]
+        return f"a file could not be downloaded: {type(cause).__name__}: {first_line}"
     # HTTP or network errors, or an interrupted download. Since huggingface_hub 1.0, they are errors
     # of httpx instead of OSErrors; HfHubHTTPError inherits from their base class. An error of JSON
     # is an OSError in requests, but also a ValueError.
@@ -154,8 +156,8 @@ def _cause(hub: ModuleType, error: Exception) -> str:
         )
     # A page of HTML, JSON of another form, or a file name that huggingface_hub refuses.
     return (
-        f"an answer of {endpoint} cannot be used: {shown(error)}: check that no proxy or log-in "
-        "page answers for the hub (HF_ENDPOINT), else choose another model"
+        f"an answer of {endpoint} cannot be used: {error!r}: check that no proxy or log-in page "
+        "answers for the hub (HF_ENDPOINT), else choose another model"
     )
 
 
