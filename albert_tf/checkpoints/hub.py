@@ -15,7 +15,7 @@ import warnings
 from types import ModuleType
 
 from albert_tf.storage import files
-from albert_tf.storage.errors import UserError
+from albert_tf.storage.errors import UserError, shown
 from albert_tf.text import huggingface_files
 
 _SCHEME = "hf://"
@@ -25,7 +25,7 @@ _IN_CACHE = re.compile(r"models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{40})/?$")
 # In order of preference. safetensors files are preferred, because they cannot execute code.
 _WEIGHTS = (
     ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors"),
-    ("pytorch_model.bin",),
+    ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin"),
 )
 _OTHERS = ("config.json", "spiece.model", "vocab.txt", *huggingface_files.FILES)
 
@@ -98,11 +98,13 @@ def _from_hugging_face(path: str) -> str:
                 name, revision=revision, allow_patterns=wanted, local_files_only=True
             )
         info = hub.HfApi().model_info(name, revision=revision, files_metadata=True)
-        wanted = _wanted([file.rfilename for file in info.siblings])
+        wanted = _wanted([file.rfilename for file in info.siblings], path)
         # Pass the revision as the user gave it: the cache records it for calls without network.
         directory = hub.snapshot_download(name, revision=revision, allow_patterns=wanted)
         if not_listed := {*wanted} - {*files.names_in(directory)}:
             raise ValueError(f"its list of files lacks {min(not_listed)}")
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(f"{path}: {_cause(hub, error)}") from error
     if os.path.basename(directory) != info.sha:
@@ -161,12 +163,17 @@ def _cause(hub: ModuleType, error: Exception) -> str:
     )
 
 
-def _wanted(names: list[str]) -> list[str]:
+def _wanted(names: list[str], path: str) -> list[str]:
     """Returns the names of the files to download."""
     for patterns in _WEIGHTS:
         weights = [n for n in names if any(fnmatch.fnmatch(n, pattern) for pattern in patterns)]
         if weights:
             break
+    if not weights or "config.json" not in names:
+        raise UserError(
+            f"{path}: expected config.json with model.safetensors or pytorch_model.bin, found "
+            f"{shown(names)}"
+        )
     return [*weights, *(name for name in _OTHERS if name in names)]
 
 

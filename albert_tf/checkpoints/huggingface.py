@@ -36,8 +36,8 @@ from albert_tf.text.tokenization import AlbertTokenizer
 
 CONFIG_FILE = "config.json"
 SAFETENSORS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
-_INDEX_FILE = f"{SAFETENSORS_FILE}.index.json"  # names the shards of a model in several files
-_SHARD = re.compile(r"[\w.-]+\.safetensors")
+_INDEX = ".index.json"  # ends the name of the file that names the shards of a model
+_SHARD = re.compile(r"[\w.-]+\.(safetensors|bin)")
 _SAFE_TORCH = "2.10"  # keep in sync with pyproject.toml
 _DAMAGED = "{!r} is damaged or no file of its kind"
 
@@ -73,9 +73,10 @@ _PROJECTION = tuple(
 def find_weights(directory: str) -> str | None:
     """Returns the path of a model's weights, or None; prefers safetensors to a PyTorch file."""
     if tf.io.gfile.exists(os.path.join(directory, CONFIG_FILE)):
-        for name in (SAFETENSORS_FILE, _INDEX_FILE, TORCH_FILE):
-            if tf.io.gfile.exists(path := os.path.join(directory, name)):
-                return path
+        for name in (SAFETENSORS_FILE, TORCH_FILE):
+            for ending in ("", _INDEX):
+                if tf.io.gfile.exists(path := os.path.join(directory, name + ending)):
+                    return path
         if tf.io.gfile.exists(os.path.join(directory, "tf_model.h5")):
             raise UserError(
                 f"{directory!r} has its weights in tf_model.h5 alone, which is not read: load it "
@@ -305,16 +306,16 @@ def _read_run(model_dir: str | None, name: str) -> dict:
 
 def _parts(path: str) -> list[str]:
     """Returns the files of the weights: the shards that an index names, or the file itself."""
-    if not path.endswith(_INDEX_FILE):
+    if not path.endswith(_INDEX):
         return [path]
     names = files.read_json(path).get("weight_map")
     names = sorted({*map(str, names.values())}) if isinstance(names, dict) else []
     if not names or not all(map(_SHARD.fullmatch, names)):
-        raise UserError(f"{path}: expected a weight_map to files beside it, {SAFETENSORS_FILE}")
+        raise UserError(f"{path}: expected a weight_map to *.safetensors or *.bin files beside it")
     parts = [os.path.join(os.path.dirname(path), name) for name in names]
     for part in parts:
         if not tf.io.gfile.exists(part):
-            raise UserError(f"{part} is missing, which {_INDEX_FILE} names: copy it there")
+            raise UserError(f"{part} is missing, which {path} names: copy it there")
     return parts
 
 

@@ -200,7 +200,12 @@ class TestNames:
         server.cut = None
         server.files.update(dict.fromkeys(("model-/../../../x.safetensors", "x.safetensors"), b""))
         assert "/x.safetensors" in assert_refused("cannot be used")
-        server.status = 401
+        whole, server.files = server.files, {"README.md": b""}
+        assert_refused("expected config.json with model.safetensors or pytorch_model.bin")
+        server.files = {"config.json": b"{}", "pytorch_model.bin.index.json": b"of shards"}
+        convert(tmp_path / "one", "hf://acme/shards", exit_code=2)
+        assert {*server.files} <= {*server.asked}
+        server.files, server.status = whole, 401
         assert_refused("its owner grants access")
         server.status = 404
         assert_refused("no such model, or a private one")

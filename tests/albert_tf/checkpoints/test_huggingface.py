@@ -149,7 +149,7 @@ def test_weights_in_several_files(out):
     with pytest.raises(UserError, match=r"model-1\.safetensors is missing, which .* names"):
         huggingface.read(str(out))
     index.write_text(json.dumps({"weight_map": {"x": "../model.safetensors"}}))
-    with pytest.raises(UserError, match="expected a weight_map to files beside it"):
+    with pytest.raises(UserError, match=r"expected a weight_map to .* beside it"):
         huggingface.read(str(out))
 
 

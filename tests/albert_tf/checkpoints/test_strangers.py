@@ -64,7 +64,11 @@ def test_torch_reads_from_a_version_on(torch_dir, trained, monkeypatch):
     for version in ("2.10.0", "2.15.0+cpu", "3.0.0a0+git12"):
         fake_torch(monkeypatch, version, tensors)
         assert huggingface.read(str(torch_dir)).config == trained.config
-    (torch_dir / "pytorch_model.bin").rename(torch_dir / "tf_model.h5")
+    (torch_dir / "pytorch_model.bin").rename(torch_dir / "pytorch_model-1.bin")
+    index = {"weight_map": dict.fromkeys(tensors, "pytorch_model-1.bin")}
+    (torch_dir / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    assert huggingface.read(str(torch_dir)).config == trained.config
+    (torch_dir / "pytorch_model.bin.index.json").rename(torch_dir / "tf_model.h5")
     with pytest.raises(ValueError, match=r"in tf_model.h5 alone, .*from_tf=True"):
         albert_tf.from_pretrained(torch_dir)
 
