@@ -58,7 +58,12 @@ def convert(
             model_directory.save_for_pretraining(model, partial)
         if output_format != "huggingface":
             tokenizer.save(partial)
-        origin = {"origin": hub.cached_name(input_path), "freshly_initialised": fresh}
+        length = model_directory.trained_length(directory, model.config)
+        origin = {
+            "origin": hub.cached_name(input_path),
+            "freshly_initialised": fresh,
+            "max_seq_length": length if length < model.config.max_position_embeddings else None,
+        }
         origin = {name: value for name, value in origin.items() if value}
         if output_format == "albert_tf" and origin:
             record = json.dumps(origin) + "\n"

@@ -106,7 +106,8 @@ def _read_task(path: str, has_pairs: bool) -> dict:
                 f"{config_file}: id2label has {len(labels)} label, expected two or more"
             )
         task["labels"] = labels
-    return {**task, "max_seq_length": AlbertConfig.read(config_file).max_position_embeddings}
+    length = model_directory.trained_length(path, AlbertConfig.read(config_file))
+    return {**task, "max_seq_length": length}
 
 
 def _kind_of(values: dict, num_labels: int) -> Kind:

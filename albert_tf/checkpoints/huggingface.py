@@ -141,14 +141,15 @@ def write_model(
 ) -> None:
     """Writes weights, config, vocabulary, tokenizer settings and a model card.
 
-    If `model_dir` is given, its metrics and settings are in the model card, and its trained length
-    is the tokenizer's maximum length. `task` is the content of task.json, or None for a pre-trained
-    model. Existing files are overwritten.
+    If `model_dir` is given, its metrics and settings are in the model card. The tokenizer's maximum
+    length is the trained length of `model_dir`, else of the model (see from_pretrained). `task` is
+    the content of task.json, or None for a pre-trained model. Existing files are overwritten.
     """
     write(directory, model.config, name_map.arrays(model), task)
-    length = model.config.max_position_embeddings
-    if model_dir is not None:
-        length = min(length, trained_length(model_dir, model.config))
+    if model_dir is None:
+        length = getattr(model, "trained_length", model.config.max_position_embeddings)
+    else:
+        length = trained_length(model_dir, model.config)
     write_tokenizer(directory, tokenizer, length)
     _write_card(directory, model_dir, model.config, task)
 

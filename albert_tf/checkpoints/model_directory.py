@@ -7,7 +7,7 @@ checkpoints/            tf.train checkpoints; weights under the key "model"
 best/                   checkpoint with the best evaluation result, if the run evaluates
 run.json                settings of the run that wrote the directory
 origin.json             for converted models: name and version of the published model, and the
-                        variables that it did not contain
+                        variables that it did not contain; trained length, if it is recorded
 task.json               for fine-tuned models: kind, labels, lengths
 """
 
@@ -26,6 +26,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.unreadable import refuse_unreadable
+from albert_tf.text.huggingface_files import TOKENIZER_CONFIG_FILE
 from albert_tf.text.tokenization import AlbertTokenizer
 
 CONFIG_FILE = "albert_config.json"
@@ -151,17 +152,17 @@ def load_tokenizer(model_dir: str, config: AlbertConfig) -> AlbertTokenizer:
 def trained_length(model_dir: str, config: AlbertConfig) -> int:
     """Returns the maximum sequence length that a model was trained with, in pieces.
 
-    Fine-tuning records the length in task.json, pre-training in run.json. If neither records it, as
-    in a converted pre-trained model, the number of position embeddings is returned.
+    Fine-tuning records the length in task.json, pre-training in run.json, conversion in
+    origin.json, and Hugging Face in tokenizer_config.json. If it is not recorded, the number of
+    position embeddings is returned.
     """
-    for name in (TASK_FILE, RUN_FILE):
-        if length := read_if_exists(model_dir, name).get("max_seq_length"):
+    keys = dict.fromkeys((TASK_FILE, RUN_FILE, ORIGIN_FILE), "max_seq_length")
+    for name, key in {**keys, TOKENIZER_CONFIG_FILE: "model_max_length"}.items():
+        if length := read_if_exists(model_dir, name).get(key):
             if not isinstance(length, int):
                 path = os.path.join(model_dir, name)
-                raise UserError(
-                    f"{path}: max_seq_length is {length!r}, expected a number of pieces"
-                )
-            return length
+                raise UserError(f"{path}: {key} is {length!r}, expected a number of pieces")
+            return min(length, config.max_position_embeddings)
     return config.max_position_embeddings
 
 

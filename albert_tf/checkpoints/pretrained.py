@@ -74,6 +74,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
         model, directory, notes, _ = read(path, allow_missing=HEADS)
     tokenizer = read_tokenizer(directory)
     model, further_notes = fit_to_vocabulary(model, tokenizer)
+    model.trained_length = model_directory.trained_length(directory, model.config)
     for note in [*notes, *further_notes]:
         warnings.warn(f"{path}: {note}", stacklevel=2)
     return model, tokenizer

@@ -60,14 +60,19 @@ def test_the_best_weights_and_one_checkpoint(model_dir, tmp_path):
 
 def test_a_pretrained_model_for_huggingface_has_a_card_and_settings(model_dir, tmp_path):
     run = shutil.copytree(model_dir, tmp_path / "run")
-    (run / "run.json").write_text('{"learning_rate": 0.003, "seed": 5, "mixed_precision": null}')
+    (run / "run.json").write_text('{"max_seq_length": 48, "seed": 5, "mixed_precision": null}')
     convert(input_path=str(run), output_dir=str(tmp_path / "hf"), output_format="huggingface")
     card = (tmp_path / "hf/README.md").read_text()
     assert "pipeline_tag: fill-mask" in card and "# ALBERT: pre-trained" in card
-    assert "| learning_rate | 0.003 |\n| seed | 5 |\n" in card and "mixed" not in card
+    assert "| max_seq_length | 48 |\n| seed | 5 |\n" in card and "mixed" not in card
     kept = {"do_lower_case": False, "remove_space": True, "keep_accents": False}
-    kept |= {"latex_quotes": False, "cls_token": "[CLS]", "model_max_length": 64}
-    assert kept.items() <= json.loads((tmp_path / "hf/tokenizer_config.json").read_text()).items()
+    kept |= {"latex_quotes": False, "cls_token": "[CLS]", "model_max_length": 48}
+    convert(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "ours"))
+    for source in (run, tmp_path / "ours"):
+        albert_tf.save_pretrained(*albert_tf.from_pretrained(source), f"{source}_saved")
+    for name in ("hf", "run_saved", "ours_saved"):
+        written = json.loads((tmp_path / name / "tokenizer_config.json").read_text())
+        assert kept.items() <= written.items()
 
 
 def test_vocabulary_from_elsewhere_or_of_another_model(model_dir, tmp_path, tiny_vocabulary):

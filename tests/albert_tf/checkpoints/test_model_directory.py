@@ -18,6 +18,8 @@ from tests.builders import tiny_config, with_random_weights
         ({"run.json": {"max_seq_length": 24}}, 24),
         ({"task.json": {"kind": "classifier", "max_seq_length": 43}}, 43),
         ({"task.json": {"max_seq_length": 43}, "run.json": {"max_seq_length": 24}}, 43),
+        ({"tokenizer_config.json": {"model_max_length": 48}}, 48),  # of Hugging Face
+        ({"tokenizer_config.json": {"model_max_length": 10**30}}, 61),
     ],
 )
 def test_the_trained_length(tmp_path, contents, length):
