@@ -13,7 +13,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import on_host
 from albert_tf.text.masks import tokenize_around_masks
-from albert_tf.text.tokenization import MASK, AlbertTokenizer, check_texts
+from albert_tf.text.tokenization import MASK, AlbertTokenizer, as_texts
 
 _LENGTH_STEP = 8  # batches are padded to a multiple of this length to limit the number of shapes
 POOLINGS = ("mean", "cls")
@@ -96,6 +96,7 @@ class SentenceScorer:
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the piece ids of each text, int32. Raises a UserError as a call does."""
+        texts = as_texts(texts)
         encoded = _encode(self._tokenizer, texts)
         _check_lengths(texts, encoded, self._model.config.max_position_embeddings - 2)
         return encoded
@@ -169,7 +170,7 @@ class MaskFiller:
         Raises a UserError if a text has no [MASK] or is too long for the model, if `texts` is a
         single string, or if `top_k` is not valid.
         """
-        check_texts(texts)
+        texts = as_texts(texts)
         if not 1 <= top_k <= self._model.config.vocab_size:
             raise UserError(f"top_k {top_k}: expected 1 to {self._model.config.vocab_size}")
         for place, text in enumerate(texts):
@@ -321,7 +322,6 @@ def _check_vocabulary(vocab_size: int, tokenizer: AlbertTokenizer) -> None:
 
 
 def _encode(tokenizer: AlbertTokenizer, texts: Sequence[str]) -> list[np.ndarray]:
-    check_texts(texts)
     return [np.asarray(ids, np.int32) for ids in tokenizer.encode_batch(texts)]
 
 

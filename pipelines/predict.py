@@ -37,8 +37,8 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
 
 from absl import flags
 
@@ -52,6 +52,7 @@ from albert_tf.scoring import MASKING_HELP, MASKINGS
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
+from albert_tf.text.tokenization import as_list
 from .tasks.reading import tables
 from .tasks.reading.split_report import num_line_ends
 from .tasks.running import fine_tuned, pretrained
@@ -238,8 +239,7 @@ class Predictor:
           UserError: if a column is missing from a row, or a value has the wrong type. The message
             counts rows from 0, so rows[2] is the third row.
         """
-        if isinstance(rows, (str, bytes, Mapping, Set)) or not isinstance(rows, Iterable):
-            raise UserError(f"expected a list of rows, not {type(rows).__name__}")
+        rows = as_list(rows, "rows")
         records = [row if isinstance(row, dict) else self._record(row) for row in rows]
         if not records:
             return []
@@ -256,9 +256,9 @@ class Predictor:
                             f"row has {', '.join(map(str, record))}"
                         )
                     try:
-                        file.write(json.dumps(kept) + "\n")
+                        file.write(json.dumps(kept, default=_refuse) + "\n")
                     except TypeError as error:
-                        raise UserError(f"rows[{place}]: {error}; expected text") from None
+                        raise UserError(f"rows[{place}]: {error}") from None
             try:
                 examples = list(read_files(self._task, [path]))
             except UserError as error:
@@ -274,6 +274,10 @@ class Predictor:
         if not self._text_column:
             raise UserError(f"a row is no dict; expected the fields {', '.join(self._columns)}")
         return {self._text_column: text}
+
+
+def _refuse(value: object) -> NoReturn:
+    raise TypeError(f"expected text, got {type(value).__name__}")
 
 
 def _is_missing(value: object) -> bool:

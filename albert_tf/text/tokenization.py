@@ -6,7 +6,8 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,13 +27,29 @@ from albert_tf.text.wordpiece import InGraphWordPiece, WordPieceVocabulary
 PAD, UNK, CLS, SEP, MASK = SentencePieceVocabulary.special
 
 
-def check_texts(texts: Sequence[str], name: str = "texts") -> None:
-    """Raises a UserError if `texts` is not a list of strings."""
-    if isinstance(texts, str):
+def as_list(items: Iterable[Any], name: str) -> list[Any]:
+    """Returns `items` as a list. Raises a UserError for a table, a dict, a set or one string."""
+    if isinstance(items, (str, bytes)):
         raise UserError(f"expected a list of {name}, got one string: put it into a list")
+    expected = f"expected a list of {name}, got {type(items).__name__}"
+    if isinstance(items, Mapping) or hasattr(items, "columns"):  # these iterate over column names
+        rows = ", or a list of its rows, table.to_dict('records')" * (name == "rows")
+        raise UserError(f"{expected}: pass a column of the table, list(table['text']){rows}")
+    if isinstance(items, Set) or not isinstance(items, Iterable):
+        raise UserError(expected)
+    return list(items)
+
+
+def as_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
+    """Returns `texts` as a list. Raises a UserError if they are not an iterable of strings."""
+    texts = as_list(texts, name)
     for place, text in enumerate(texts):
         if not isinstance(text, str):
-            raise UserError(f"{name}[{place}]: expected a string, got {text!r}")
+            # How pandas marks an empty cell.
+            is_missing = str(text) in ("None", "nan", "<NA>", "NaT")
+            found = f'{text}: series.fillna("") replaces it' if is_missing else type(text).__name__
+            raise UserError(f"{name}[{place}]: expected a string, got {found}")
+    return texts
 
 
 def open_vocabulary(
@@ -154,19 +171,17 @@ class AlbertTokenizer:
           multiple of 16, but at most `max_length`.
 
         Raises:
-          UserError: if `texts` is a single string, or `text_pairs` has a different length.
+          UserError: if `texts` are no list of strings, or `text_pairs` has a different length.
         """
-        parts = {"texts": texts}
+        parts = [as_texts(texts)]
         if text_pairs is not None:
-            parts["text_pairs"] = text_pairs
-        for name, part in parts.items():
-            check_texts(part, name)
-            if len(part) != len(texts):
-                raise UserError(f"{len(texts):,} texts, but {len(part):,} text_pairs")
+            parts.append(as_texts(text_pairs, "text_pairs"))
+        if len(parts[0]) != len(parts[-1]):
+            raise UserError(f"{len(parts[0]):,} texts, but {len(parts[-1]):,} text_pairs")
         if max_length < NUM_SPECIAL_PIECES:
             raise UserError(f"max_length={max_length}: expected {NUM_SPECIAL_PIECES} or more")
         with on_host():
-            strings = [tf.constant(list(part), tf.string, [len(part)]) for part in parts.values()]
+            strings = [tf.constant(part, tf.string, [len(part)]) for part in parts]
             pieces = [self.in_graph()(chars_of_sequence(part, max_length)) for part in strings]
             return model_inputs(Packer(self, max_length).truncate_and_pack(*pieces))
 
@@ -176,7 +191,7 @@ class AlbertTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the piece ids of several texts. Faster than calling `encode` in a loop."""
-        return self.vocabulary.encode_batch(texts)
+        return self.vocabulary.encode_batch(as_texts(texts))
 
     def id_to_piece(self, piece_id: int) -> str:
         """Returns the text of a piece."""

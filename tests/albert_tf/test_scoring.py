@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.scoring import SentenceScorer, TextEmbedder
+from albert_tf.scoring import MaskFiller, SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from tests.builders import tiny_config
@@ -81,8 +81,10 @@ def test_a_text_as_long_as_the_model_reads_and_one_that_is_longer(model, tokeniz
     [score] = scorer([text])
     assert score.num_pieces > room - 9
     np.testing.assert_allclose(score.log_likelihood, by_hand(model, tokenizer, text, True), 1e-5)
-    with pytest.raises(UserError, match="expected a list of texts"):
-        scorer("one string")
+    for kind in (SentenceScorer, TextEmbedder, MaskFiller):
+        assert len(kind(model, tokenizer)(iter(["a [MASK]"]))) == 1
+        with pytest.raises(UserError, match="expected a list of texts, got dict: pass a column"):
+            kind(model, tokenizer)({"text [MASK]": ["a"]})
     problem = rf"^texts\[1\]: '{WORDS[0]}.* pieces, but the model reads {room}"
     with pytest.raises(UserError, match=problem):
         scorer(["one", " ".join(words[:99])])

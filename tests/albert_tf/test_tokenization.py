@@ -2,6 +2,7 @@ import contextlib
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -340,8 +341,18 @@ def test_a_batch_of_no_texts_is_refused(tokenizer):
         (("one text",), "a list of texts, got one string"),
         ((["a"], "b"), "a list of text_pairs, got one string"),
         ((["a"], ["b", "c"]), "1 texts, but 2 text_pairs"),
-        ((["a", 1],), r"texts\[1\]: expected a string, got 1"),
+        ((["a", 1],), r"texts\[1\]: expected a string, got int"),
+        (([np.nan],), r"texts\[0\]: expected a string, got nan: .*series.fillna"),
+        (
+            (SimpleNamespace(columns=["a"]),),
+            r"got SimpleNamespace: pass .* list\(table\['text'\]\)",
+        ),
+        (({"a": ["b"]},), "a list of texts, got dict: pass a column"),
+        ((None,), "a list of texts, got NoneType"),
         ((["a"], None, 2), "max_length=2: expected 3 or more"),
     ):
         with raises_one_line(message):
             tokenizer(*arguments)
+    with raises_one_line("got one string"):
+        tokenizer.encode_batch("one text")
+    assert len(tokenizer(iter("ab"), iter("cd"))["input_mask"]) == 2
