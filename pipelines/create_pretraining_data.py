@@ -97,7 +97,7 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
     tokenizer = AlbertTokenizer(settings.spm_model_file, *settings.text_settings)
     sizes = files.sizes(files.match_files(settings.input_file, "input_file"))
     units = plan_units(sizes, settings.shard_bytes)
-    unit_job.claim(output_dir, _identity(settings, tokenizer, sizes, units))
+    unit_job.claim(output_dir, _identity(settings, tokenizer, sizes, units), list(sizes))
     if manifest := Manifest.read_finished(output_dir):
         return manifest
     _print_plan(sizes, units, settings, workers)

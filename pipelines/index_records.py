@@ -94,7 +94,7 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> Manifest:
         "sentence_objective": settings.sentence_objective,
         "code_version": albert_tf.__version__,
     }
-    unit_job.claim(output_dir, identity)
+    unit_job.claim(output_dir, identity, [unit.path for unit in units])
     if manifest := Manifest.read_finished(output_dir):
         return manifest
     vocabulary = (spm_model_file, *tokenizer.settings)

@@ -154,6 +154,7 @@ def train_vocab(
             f"{output_prefix}.model is there already, trained on files of these names and sizes: "
             "nothing to do"
         )
+        job_directory.warn_if_modified(input_files, settings_path(f"{output_prefix}.model"))
         return
     print(
         f"vocabulary: {settings.vocab_size:,} {settings.model_type} pieces, "

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -132,3 +132,17 @@ def describe_files(sizes: dict[str, int], listing: object) -> str:
     """Returns the number and total size of files and a hash of `listing`, for use in `claim`."""
     digest = hashlib.sha256(json.dumps(listing).encode()).hexdigest()
     return f"{len(sizes)} files of {sum(sizes.values())} bytes, names and sizes {digest[:8]}"
+
+
+def warn_if_modified(inputs: Sequence[str], record: str) -> None:
+    """Prints a warning if an input was modified after `record`, the file with the job's settings.
+
+    For inputs whose names and sizes are those in the record. Copying a file may change its time.
+    """
+    if modified := files.modified_after(inputs, record):
+        more = f" and {len(modified) - 1:,} more" * (len(modified) > 1)
+        print(
+            f"{modified[0]}{more} modified after {record}, at the same size: if the text changed, "
+            "choose another output directory",
+            flush=True,
+        )

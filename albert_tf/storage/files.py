@@ -184,6 +184,16 @@ def sizes(paths: Sequence[str]) -> dict[str, int]:
     return dict(zip(paths, map_requests(lambda path: tf.io.gfile.stat(path).length, paths, title)))
 
 
+def modified_after(paths: Sequence[str], reference: str) -> list[str]:
+    """Returns the `paths` of files that were modified later than the file `reference`."""
+    if any(map(is_remote, [*paths, reference])):
+        title = f"looking at the files of {os.path.dirname(paths[0])}"
+        times = map_requests(lambda p: tf.io.gfile.stat(p).mtime_nsec, [*paths, reference], title)
+    else:
+        times = [os.stat(path).st_mtime_ns for path in [*paths, reference]]
+    return [path for path, modified in zip(paths, times) if modified > times[-1]]
+
+
 def write_atomically(path: str, data: bytes | str) -> None:
     """Writes `data` to `path` atomically, and creates the directory if needed."""
     directory, name = os.path.split(path)

@@ -44,8 +44,8 @@ class Unit:
         return os.path.join(UNITS_DIR, f"{self.name}.{kind}")
 
 
-def claim(output_dir: str, identity: dict) -> None:
-    """Claims `output_dir` for this job: see job_directory.claim.
+def claim(output_dir: str, identity: dict, inputs: Sequence[str]) -> None:
+    """Claims `output_dir` for this job on the files `inputs`: see job_directory.claim.
 
     If an earlier job finished no unit, its files are deleted first, so that its input can be
     corrected after an error. If an earlier job finished them all, any version of the code may have
@@ -64,6 +64,7 @@ def claim(output_dir: str, identity: dict) -> None:
         theirs = files.read_json(os.path.join(output_dir, job_directory.RUN_FILE))
         identity = {**identity, "code_version": theirs.get("code_version")}
     job_directory.claim(output_dir, identity)
+    job_directory.warn_if_modified(inputs, os.path.join(output_dir, job_directory.RUN_FILE))
 
 
 def run_units(

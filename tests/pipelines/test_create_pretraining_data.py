@@ -1,6 +1,7 @@
 import gzip
 import hashlib
 import math
+import os
 import random
 import time
 from collections import Counter
@@ -66,7 +67,9 @@ def segments_of(directory) -> dict[str, list]:
     return {split: sorted(read_segments(of_split)) for split, of_split in paths.items()}
 
 
-def test_the_manifest_tells_all_and_the_job_is_done_once(create, tmp_path, monkeypatch, capsys):
+def test_the_manifest_tells_all_and_the_job_is_done_once(
+    create, texts, tmp_path, monkeypatch, capsys
+):
     manifest = create()
     assert manifest == Manifest.read(str(tmp_path / "records"))
     assert (manifest.documents, manifest.max_seq_length, manifest.seed) == (48, 41, 12345)
@@ -81,9 +84,12 @@ def test_the_manifest_tells_all_and_the_job_is_done_once(create, tmp_path, monke
     assert "(100 %)" in shown.err
     before = contents(tmp_path)
     monkeypatch.setattr(job.beam_job, "run", None)
+    for path in texts.glob("*"):
+        os.utime(path, (2**32, 2**32))
     create()
-    assert contents(tmp_path) == before
-    assert "finished before" in capsys.readouterr().out
+    assert contents(tmp_path) == before and "modified after" not in shown.out
+    shown = capsys.readouterr().out
+    assert "finished before" in shown and "a.txt and 1 more modified after" in shown
     # A later version keeps finished records; it does not add to unfinished ones.
     monkeypatch.setattr(job.albert_tf, "__version__", "99.0")
     assert create() == manifest

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import time
 
@@ -88,7 +89,11 @@ def test_done_is_not_done_again(corpus, tmp_path, capsys):
     before = model.read_bytes(), model.stat().st_mtime_ns
     capsys.readouterr()
     train(corpus, tmp_path)
-    assert "is there already" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "is there already" in shown and "modified after" not in shown
+    os.utime(corpus, (2**32, 2**32))
+    train(corpus, tmp_path)
+    assert f"{corpus} modified after" in capsys.readouterr().out
     for changes, message in (
         ({"text_format": TextFormat("prose")}, "(input_format 'sentences' there, 'prose' here)"),
         ({"vocab_size": 79}, "with other settings (vocab_size 83 there, 79 here)"),
