@@ -55,14 +55,32 @@ class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
         tf.keras.layers.Layer.build(self, input_shape)
 
     def compile(self, *args, **kwargs):
-        """Same as tf.keras.Model.compile. Raises a UserError for an object of Keras 3."""
+        """Same as tf.keras.Model.compile.
+
+        Raises a UserError for an object of Keras 3, or a crossentropy of probabilities.
+        """
         refuse_keras_3(args, kwargs)
+        _refuse_probabilities(args, kwargs)
         super().compile(*args, **kwargs)
 
     def fit(self, *args, **kwargs):
         """Same as tf.keras.Model.fit. Raises a UserError for an object of Keras 3."""
         refuse_keras_3(args, kwargs)
         return super().fit(*args, **kwargs)
+
+
+def _refuse_probabilities(*values) -> None:
+    """Raises a UserError for a crossentropy that reads the logits of a model as probabilities."""
+    for value in tf.nest.flatten(values):
+        is_named = isinstance(value, str) and value.lower().endswith("crossentropy")
+        settings = value.get_config() if isinstance(value, tf.keras.losses.Loss) else {}
+        if is_named or settings.get("from_logits") is False:
+            name = value if is_named else type(value).__name__
+            raise UserError(
+                f"{name} expects probabilities, but the model returns logits: use an object with "
+                "from_logits, such as tf.keras.losses.SparseCategoricalCrossentropy(from_logits="
+                "True)"
+            )
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)
@@ -143,6 +161,8 @@ class _AlbertClassifier(_AlbertModel):
     further_arguments = ("recompute", "num_labels")
 
     def __init__(self, config: AlbertConfig, num_labels: int, recompute: bool = False, **kwargs):
+        if num_labels < 1:
+            raise UserError(f"num_labels={num_labels}: expected 1 or more")
         super().__init__(config, recompute, **kwargs)
         self.num_labels = num_labels
         self.classifier = ClassificationHead(config, num_labels, dtype=self.dtype_policy)

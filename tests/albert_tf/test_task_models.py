@@ -7,7 +7,7 @@ from scipy import special
 
 from albert_tf import losses, models
 from albert_tf.checkpoints import model_directory
-from tests.builders import tiny_config
+from tests.builders import raises_one_line, tiny_config
 
 BATCH, LENGTH = 3, 11
 LENGTHS, FIRST_LENGTHS = [11, 8, 9], [4, 5, 3]
@@ -144,3 +144,12 @@ def test_the_encoder_of_another_model(pretrained):
     model.create_variables()
     with pytest.raises(ValueError, match=r"it lacks .* and 1 more"):
         model_directory.restore_weights(model, checkpoint)
+
+
+def test_labels_and_losses_that_cannot_be_meant():
+    model = models.AlbertForTokenClassification(CONFIG, num_labels=2)
+    for loss in ("sparse_categorical_crossentropy", tf.keras.losses.BinaryCrossentropy()):
+        with raises_one_line(r"rossentropy expects probabilities, .*\(from_logits=True\)"):
+            model.compile("sgd", loss={"logits": loss})
+    with raises_one_line("num_labels=0: expected 1 or more"):
+        models.AlbertForSequenceClassification(CONFIG, num_labels=0)
