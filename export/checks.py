@@ -39,16 +39,16 @@ def check_shapes(
     known: dict[int | str, tuple] = {
         name: (size, f"{size} as in the model") for name, size in sizes.items()
     }
-    given, checks = {}, []
+    checks = []
     for name, field in signature.inputs.items():
         dimensions = f"{name} must be [{', '.join(map(str, field.shape))}]"
-        # A server accepts tensors of any rank, but TensorFlow trusts the declared rank and would
-        # optimize the assertion away. The placeholder hides the declared rank.
-        tensor = tf.raw_ops.PlaceholderWithDefault(input=inputs[name], shape=tf.TensorShape(None))
-        with tf.control_dependencies(
-            [tf.debugging.assert_rank(tensor, len(field.shape), dimensions)]
-        ):
-            shape = tf.unstack(tf.reshape(tf.shape(tensor), [len(field.shape)]))
+        # Loaded signatures accept tensors of any rank, but TensorFlow trusts the declared rank and
+        # would optimize the assertion away. Gathering all sizes hides the rank; unstack shows it.
+        shape = tf.shape(inputs[name])
+        shape = tf.gather(shape, tf.where(shape >= 0)[:, 0])
+        check = tf.debugging.assert_equal(tf.size(shape), len(field.shape), dimensions)
+        with tf.control_dependencies([check]):
+            shape = [shape[i] for i in range(len(field.shape))]
         for dimension, size in zip(field.shape, shape):
             if dimension in known:
                 expected, where = known[dimension]
@@ -59,13 +59,11 @@ def check_shapes(
             if most := _LARGEST.get(dimension):
                 message = f"{dimensions}, {dimension} at most {most:,}"
                 checks.append(tf.debugging.assert_less_equal(size, most, message))
-        given[name] = tensor
     checks.append(_check_outputs(signature, {name: size for name, (size, _) in known.items()}))
     checked = {}
     with tf.control_dependencies(checks):
-        for name, tensor in given.items():
-            checked[name] = tf.identity(tensor)
-            checked[name].set_shape(inputs[name].shape)
+        for name in signature.inputs:
+            checked[name] = tf.identity(inputs[name])
     return checked
 
 
