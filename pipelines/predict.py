@@ -314,7 +314,7 @@ def load(
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size}: expected 1 or more")
     settings = PredictionSettings(
-        os.fspath(model),
+        files.as_path(model),
         dict(columns or {}),
         answers=answers,
         masking=masking,

@@ -53,7 +53,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
 
     Raises a UserError if `path` is none of these, or if it has no vocabulary.
     """
-    path = hub.local_path(os.fspath(path).rstrip("/"))
+    path = hub.local_path(files.as_path(path).rstrip("/"))
     files.check_finished(path)
     path = versions.newest_saved_model(path) or path
     if saved_model.is_export(path):
@@ -98,7 +98,7 @@ def save_pretrained(
             "pipelines.convert_checkpoint --output_format=huggingface writes the directory of a "
             "fine-tuned model"
         )
-    with files.new_directory(os.fspath(directory)) as partial:
+    with files.new_directory(files.as_path(directory)) as partial:
         huggingface.write_model(partial, model, tokenizer)
 
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert_tf.storage.errors import UserError
+from albert_tf.storage.errors import UserError, shown
 from albert_tf.storage.progress import Progress
 
 # Metadata that export.export_saved_model adds to an export. The name is defined here, because
@@ -102,6 +102,13 @@ def _directories(names: Sequence[str], pattern: str) -> set[str]:
 def is_remote(path: str) -> bool:
     """Returns whether a path is in an object store, such as `gs://bucket/name`."""
     return "://" in path
+
+
+def as_path(path: str | os.PathLike) -> str:
+    """Returns a path as a string. Raises a UserError for other types, such as None."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise UserError(f"expected a path, got {shown(path)}")
+    return os.fspath(path)
 
 
 def absolute(path: str) -> str:

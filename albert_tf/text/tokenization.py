@@ -105,7 +105,7 @@ class AlbertTokenizer:
         latex_quotes: bool | None = None,
     ):
         self.vocabulary = open_vocabulary(
-            os.fspath(spm_model_file),
+            files.as_path(spm_model_file),
             do_lower_case=do_lower_case,
             keep_accents=keep_accents,
             latex_quotes=latex_quotes,
@@ -178,8 +178,10 @@ class AlbertTokenizer:
             parts.append(as_texts(text_pairs, "text_pairs"))
         if len(parts[0]) != len(parts[-1]):
             raise UserError(f"{len(parts[0]):,} texts, but {len(parts[-1]):,} text_pairs")
-        if max_length < NUM_SPECIAL_PIECES:
-            raise UserError(f"max_length={max_length}: expected {NUM_SPECIAL_PIECES} or more")
+        if not isinstance(max_length, (int, np.integer)) or max_length < NUM_SPECIAL_PIECES:
+            raise UserError(
+                f"max_length={max_length}: expected a whole number, {NUM_SPECIAL_PIECES} or more"
+            )
         with on_host():
             strings = [tf.constant(part, tf.string, [len(part)]) for part in parts]
             pieces = [self.in_graph()(chars_of_sequence(part, max_length)) for part in strings]

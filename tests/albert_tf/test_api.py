@@ -11,6 +11,7 @@ import albert_tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.storage.errors import UserError
 from export.loading import load_module, open_checkpoint
+from pipelines import predict
 from tests import jobs
 from tests.albert_tf.checkpoints.test_huggingface import change_huggingface
 from tests.albert_tf.checkpoints.test_name_map import without
@@ -64,6 +65,9 @@ def test_what_differs_is_a_warning(made, tmp_path):
 
 def test_bad_directories(made, tmp_path):
     model, tokenizer, directory = made
+    for load in (albert_tf.from_pretrained, albert_tf.AlbertTokenizer, predict.load):
+        with pytest.raises(UserError, match="expected a path, got None"):
+            load(None)
     with pytest.raises(UserError, match="is no model: expected"):
         albert_tf.from_pretrained(str(tmp_path))
     for existing in (directory, Path(directory), ""):

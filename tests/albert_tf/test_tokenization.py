@@ -349,7 +349,8 @@ def test_a_batch_of_no_texts_is_refused(tokenizer):
         ),
         (({"a": ["b"]},), "a list of texts, got dict: pass a column"),
         ((None,), "a list of texts, got NoneType"),
-        ((["a"], None, 2), "max_length=2: expected 3 or more"),
+        ((["a"], None, 2), "max_length=2: expected a whole number, 3 or more"),
+        ((["a"], None, 10.5), "max_length=10.5: expected a whole number"),
     ):
         with raises_one_line(message):
             tokenizer(*arguments)
