@@ -115,8 +115,10 @@ def ask(
         )
     path = versions.newest_saved_model(saved_model)
     if path is None:
+        versions.refuse_parent(saved_model)
         raise UserError(
-            f"no SavedModel at {saved_model!r}, nor a version of one in it: see export_saved_model"
+            f"no SavedModel at {saved_model!r}, nor a version of one in it: export a model first, "
+            "see python -m export.export_saved_model --help"
         )
     import_tensorflow_text()  # registers the ops of the in-graph tokenizer
     model = versions.load_saved_model(path)

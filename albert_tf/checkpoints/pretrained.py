@@ -64,9 +64,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
         warnings.warn(f"{path}: an export, so the heads are freshly initialised", stacklevel=2)
         model.masked_lm.is_drawn_afresh = True  # SentenceScorer rejects it
         return model, tokenizer
-    for owner in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
-        if owner and tf.io.gfile.exists(os.path.join(owner, model_directory.TASK_FILE)):
-            raise UserError(f"{path!r} is a part of the fine-tuned model {owner!r}: name {owner!r}")
+    _refuse_part(path)
     if fine_tuned.find(path):
         directory = path
         model, _, notes = fine_tuned.load(path)
@@ -78,6 +76,13 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     for note in [*notes, *further_notes]:
         warnings.warn(f"{path}: {note}", stacklevel=2)
     return model, tokenizer
+
+
+def _refuse_part(path: str) -> None:
+    """Raises a UserError if `path` is best/ or a checkpoint of a fine-tuned model."""
+    for owner in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
+        if owner and tf.io.gfile.exists(os.path.join(owner, model_directory.TASK_FILE)):
+            raise UserError(f"{path!r} is a part of the fine-tuned model {owner!r}: name {owner!r}")
 
 
 def save_pretrained(
@@ -121,6 +126,7 @@ def read(
             imported = google.read(path, allow_missing, allow_unused)
         else:
             model_directory.refuse_seeds(path)
+            versions.refuse_parent(path)
             raise UserError(
                 f"{path!r} is no model: expected a checkpoint of Google's code, a module of "
                 "TF-Hub, a Hugging Face model, a model directory or an export"
@@ -135,6 +141,7 @@ def read(
 
 def is_pretrained(path: str) -> bool:
     """Returns whether `path` is a pre-trained model in any format that `read` supports."""
+    _refuse_part(path.rstrip("/"))
     if tf.io.gfile.isdir(model_directory.checkpoints_directory(path)) and not fine_tuned.find(path):
         model_directory.check_pretrained(path)  # rejects unfinished fine-tuning runs
     if saved_model.is_saved_model(path) or fine_tuned.find(path):

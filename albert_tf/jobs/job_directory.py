@@ -19,7 +19,7 @@ import albert_tf
 from albert_tf.checkpoints.model_directory import RUN_FILE
 from albert_tf.jobs import remote_lock
 from albert_tf.storage import files
-from albert_tf.storage.errors import UserError
+from albert_tf.storage.errors import UserError, shown
 
 
 def define_flags() -> None:
@@ -122,7 +122,7 @@ def describe_difference(theirs: dict, ours: dict) -> str:
     """Describes the settings that differ between two runs; returns "" if all are equal."""
     ours = json.loads(json.dumps(ours))  # converts tuples to lists, as in the file
     return "; ".join(
-        f"{key} {theirs.get(key)!r} there, {ours.get(key)!r} here"
+        f"{key} {shown(theirs.get(key))} there, {shown(ours.get(key))} here"
         for key in sorted({*theirs, *ours})
         if theirs.get(key) != ours.get(key)
     )

@@ -66,7 +66,8 @@ def run(main: Callable[[list[str]], None]) -> None:
 
     def guarded(argv: list[str]) -> None:
         if len(argv) > 1:
-            fail(f"unknown argument {argv[1]!r}: every option is a flag, see --help")
+            hint = "; quote patterns, and separate files by commas" * os.path.exists(argv[1])
+            fail(f"unknown argument {argv[1]!r}: every option is a flag, see --help{hint}")
         signal.signal(signal.SIGTERM, end)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
             signal.signal(signal.SIGINT, end)

@@ -142,10 +142,10 @@ def check_finished(directory: str) -> None:
 
 def check_directory_name(directory: str) -> None:
     """Raises a UserError if TensorFlow cannot read or write checkpoints in such a directory."""
-    if pattern := set(directory) & set("*?[\\"):
+    if pattern := " ".join(sorted(set(directory) & set("*?[\\"))):
         raise UserError(
-            f"{directory!r}: TensorFlow mistakes {' '.join(sorted(pattern))} in a directory's name "
-            "for a pattern and finds no checkpoint there: choose another, or rename it"
+            f"{directory!r}: TensorFlow mistakes {pattern} in a directory's name for a pattern and "
+            f"finds no checkpoint there: choose a path without {pattern}, or copy the files to one"
         )
 
 

@@ -12,6 +12,7 @@ import os
 import tensorflow as tf
 
 from albert_tf.storage import files
+from albert_tf.storage.errors import UserError
 from albert_tf.storage.unreadable import refuse_unreadable
 
 
@@ -30,6 +31,14 @@ def newest_saved_model(path: str) -> str | None:
     candidates = [path, *(os.path.join(path, str(v)) for v in reversed(existing(path)))]
     is_there = (tf.io.gfile.exists(os.path.join(found, "saved_model.pb")) for found in candidates)
     return next((found for found, there in zip(candidates, is_there) if there), None)
+
+
+def refuse_parent(path: str) -> None:
+    """Raises a UserError if `path` is a directory of several exports with their versions."""
+    for name in sorted(files.names_in(path)):
+        export = os.path.join(path, name)
+        if newest_saved_model(export):
+            raise UserError(f"{path!r} is a directory of exports: name one, such as {export!r}")
 
 
 def load_saved_model(path: str):

@@ -44,7 +44,7 @@ def test_directories_are_no_patterns_where_files_are_looked_for(tmp_path):
     assert files.expand(str(directory)) == [str(directory)]
     assert model_directory.length_of_data(f"{directory}/ckpt-8") == 5
     for read in (model_directory.find_checkpoint, google.find, versions.load_saved_model):
-        with raises_one_line(r"a\[1\]\*.*: TensorFlow mistakes \* \[ in .* rename it"):
+        with raises_one_line(r"a\[1\]\*.*: TensorFlow mistakes \* \[ in .* without \* \[, or copy"):
             read(str(directory))
 
 

@@ -44,7 +44,8 @@ FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
     [
         ("files.match_files('no/such/*.txt', 'input_file')", "", "--input_file: no file matches"),
         ("open('no/such.txt')", "", "[Errno 2] No such file or directory: 'no/such.txt'"),
-        ("pass", "stray", "unknown argument 'stray': every option is a flag, see --help"),
+        ("pass", "stray", "unknown argument 'stray': every option is a flag, see --help\n"),
+        ("pass", "/", "unknown argument '/': every option is a flag, see --help; quote patterns, "),
         (RATE, "--rate=nan", "flag --rate=nan: expected a finite number; see --help"),
         (RATE, "--rate=inf", "flag --rate=inf: expected a finite number; see --help"),
         (RATES, "--rates=0.1,nan", "flag --rates=[0.1, nan]: expected a finite number; see --help"),

@@ -234,6 +234,9 @@ def test_an_export_is_no_checkpoint(exported, is_version):
 def test_every_reader_accepts_versions_and_their_directory(exported, tmp_path):
     for version in (9, 10):
         shutil.copytree(exported, tmp_path / f"exports/{version}")
+    for read in (albert_tf.from_pretrained, find_model, lambda p: ask(saved_model=p, texts=["a"])):
+        with pytest.raises(ValueError, match=r"of exports: name one, such as '.*/exports'$"):
+            read(str(tmp_path))
     for path, expected in (("exports", 10), ("exports/9", 9), ("exports/", 10)):
         given, expected = f"{tmp_path}/{path}", str(tmp_path / f"exports/{expected}")
         assert ask(saved_model=given, texts=["a"])[0] == f"{expected} answers"

@@ -109,10 +109,14 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
     train = [example for place, example in enumerate(examples) if place not in dev_places]
     dev = [examples[place] for place in sorted(dev_places)]
     if not train or not dev:
+        numbers = len(set(shared.texts)), len(set(classes))
+        swapped = "{:,} texts differ, and {:,} labels: are the columns swapped? Else ".format(
+            *numbers
+        )
         raise UserError(
             f"--dev_fraction={fraction} of {len(examples):,} rows leaves no row for "
             f"{'dev' if train else 'training'} (equal texts stay on one side): "
-            "choose another share, or give --dev_file"
+            f"{swapped * (numbers[0] < numbers[1])}choose another share, or give --dev_file"
         )
     return train, dev
 

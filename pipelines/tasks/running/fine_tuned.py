@@ -65,6 +65,7 @@ def find_model(path: str) -> str:
         return find_model(os.path.join(path, best))
     if seeds := sorted(name for name in names if name.startswith("seed_")):
         return _best_seed(path, seeds)
+    versions.refuse_parent(path)
     raise UserError(
         f"no fine-tuned or pre-trained model at {path!r}; expected the --output_dir of a "
         "finished pipelines.finetune, its seed_N, its fold_K, an export, or a pre-trained model"

@@ -57,10 +57,12 @@ def predict_file(
         raise UserError(f"--output_file: {output_file!r} is a directory: name another file")
     if tf.io.gfile.exists(output_file):
         summary = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}
-        if summary.get("identity") != identity:
+        theirs = summary.get("identity", {})
+        if difference := job_directory.describe_difference(theirs, identity):
+            difference = difference if theirs else f"{run_file} is missing"
             raise UserError(
                 f"--output_file: {output_file!r} exists, and not from this model, these files, "
-                "these flags and this version: name another file, or remove it"
+                f"these flags and this version ({difference}): name another file, or remove it"
             )
     else:
         with job_directory.lock(parts):

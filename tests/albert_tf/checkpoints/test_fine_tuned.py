@@ -181,6 +181,11 @@ def test_a_directory_of_seeds(tuned, tiny_vocabulary):
     for path in (tuned, tuned.parent):  # the latter is like a directory of several rates
         with pytest.raises(ValueError, match=r"a model of each seed: name one, such as .*seed_1'"):
             albert_tf.from_pretrained(path)
+    for read in (albert_tf.from_pretrained, load):
+        with pytest.raises(
+            ValueError, match=r"is a part of the fine-tuned model '(.*)': name '\1'"
+        ):
+            read(f"{tuned}/seed_1/checkpoints/")
 
 
 def test_choices_without_a_number(tiny_vocabulary, tmp_path):

@@ -267,6 +267,9 @@ def test_a_division_changes_with_its_number_only():
     assert (dev_split.DIVISION, digest) == (4, "f07166fa1f799ad6"), "a new division: raise DIVISION"
     with pytest.raises(ValueError, match=r"--dev_fraction=0\.2 of 1 rows leaves no row for dev"):
         split_off_dev(rows[:1], 0.2)
+    swapped = [Example(str(i), "ab"[i % 2], None, f"text {i}") for i in range(600)]
+    with pytest.raises(ValueError, match=": 2 texts differ, and 600 labels: are the columns swa"):
+        split_off_dev(swapped, 0.1)
 
 
 def test_labels_of_dev_are_compared_with_train():
