@@ -29,6 +29,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import sentencepiece
 import tensorflow as tf
@@ -222,7 +223,7 @@ class _Text:
     ):
         self._files, self._text_format = input_files, text_format
         self._text_settings = text_settings
-        self.counts = Counter()
+        self.counts: Counter[str] = Counter()
         self.heldout: list[str] = []  # sample of the held-out lines
         self.losing = _Sample()  # raw sentences, if marks are removed
         self.first: list[str] = []  # first lines of the text
@@ -262,7 +263,7 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
     """Trains a SentencePiece model and returns its bytes."""
     model = io.BytesIO()
     errors = []
-    options = dataclasses.asdict(settings)
+    options: dict[str, Any] = {**dataclasses.asdict(settings), **_SPECIAL_PIECES}
     for name in TextSettings._fields:  # _Text has already applied them
         options.pop(name, None)
 
@@ -274,7 +275,6 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
                 minloglevel=2,
                 max_sentence_length=_MAX_LINE_BYTES,
                 shuffle_input_sentence=True,  # SentencePiece's own seed is fixed
-                **_SPECIAL_PIECES,
                 **options,
             )
         except Exception as error:

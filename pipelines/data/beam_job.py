@@ -144,16 +144,17 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
+    chosen: Any = runner
     if runner == "DirectRunner":
         # Create the runner here. Passing its name makes Beam try to download another runner first.
         num_workers = workers.count(len(units))
         processes = SubprocessSDKEnvironment.from_command_string(_WORKER_COMMAND)
-        runner = FnApiRunner(default_environment=processes if num_workers > 1 else None)
+        chosen = FnApiRunner(default_environment=processes if num_workers > 1 else None)
         options.append(f"--direct_num_workers={num_workers}")
         logging.disable(logging.ERROR)  # Every error is also raised as an exception.
     try:
         try:
-            pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(options))
+            pipeline = beam.Pipeline(runner=chosen, options=PipelineOptions(options))
         except (ValueError, ImportError, AttributeError) as error:
             raise UserError(
                 f"--runner={runner}, --beam_options={options}: {error}; expected a runner of "

@@ -88,7 +88,7 @@ def test_what_cannot_be_compared_leaves_no_directory(table, pretrained, tmp_path
         flags = table_flags(table, pretrained, tmp_path / "out", splits=splits)
         flags = [f for f in flags if "num_" not in f]
         err = run("pipelines.finetune", *flags, *more, warm_up, exit_code=2)[1]
-        assert f"--num_epochs=2 makes {steps} steps, fewer than the 20" in err
+        assert f"--num_warmup_steps=20 is beyond the run's {steps} steps" in err
     flags = table_flags(table, pretrained, tmp_path / "out", *TWO_BY_TWO, splits=("train",))
     for more in ([], ["--eval_steps=0"]):
         err = run("pipelines.finetune", *flags, *more, exit_code=2)[1]

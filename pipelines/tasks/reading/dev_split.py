@@ -55,14 +55,15 @@ def shared_texts(examples: Sequence[AnyExample]) -> SharedTexts:
     choices = [both]
     if max(map(len, both.groups), default=0) > _MOST_CONNECTED * len(texts):
         for column in (0, -1):
-            alone = [(row[column] or row[~column],) for row in texts]
+            alone: list[tuple[str, ...]] = [(row[column] or row[~column],) for row in texts]
             choices.append(SharedTexts(alone, _connected(alone), column))
     return min(choices, key=lambda choice: max(map(len, choice.groups), default=0))
 
 
 def _connected(texts: Sequence[Sequence[str]]) -> list[list[int]]:
     """Returns the row indices of each connected group; see SharedTexts."""
-    parents, rows_of = [*range(len(texts))], {}
+    parents = [*range(len(texts))]
+    rows_of: dict[str, int] = {}
 
     def root(place: int) -> int:
         while parents[place] != place:
@@ -83,9 +84,9 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
     """Splits examples into train and dev, based only on their texts and classes.
 
     Examples that share a text (see shared_texts) are in the same split. Each stratum (see _strata)
-    contributes the same share of its rows to dev, up to rounding. Groups are
-    assigned in the order of a hash of their texts, so the row order has no effect and an additional
-    row moves few other rows. If a group has more rows of a stratum than dev still needs, it is
+    contributes the same share of its rows to dev, up to rounding. Groups are assigned in the order
+    of a hash of their texts, so the row order has no effect and an additional row moves few other
+    rows. If a group has more rows of a stratum than dev still needs, it is
     assigned to dev only if this brings dev closer to its quotas. Both results keep the order of the
     examples. Raises a UserError if one of them is empty.
     """
@@ -109,14 +110,16 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
     train = [example for place, example in enumerate(examples) if place not in dev_places]
     dev = [examples[place] for place in sorted(dev_places)]
     if not train or not dev:
-        numbers = len(set(shared.texts)), len(set(classes))
-        swapped = "{:,} texts differ, and {:,} labels: are the columns swapped? Else ".format(
-            *numbers
-        )
+        texts, labels = len({*shared.texts}), len({example.classes for example in examples})
+        swapped = ""
+        if texts < labels:
+            swapped = (
+                f"{texts:,} texts differ, and {labels:,} labels: are the columns swapped? Else "
+            )
         raise UserError(
             f"--dev_fraction={fraction} of {len(examples):,} rows leaves no row for "
             f"{'dev' if train else 'training'} (equal texts stay on one side): "
-            f"{swapped * (numbers[0] < numbers[1])}choose another share, or give --dev_file"
+            f"{swapped}choose another share, or give --dev_file"
         )
     return train, dev
 
@@ -135,8 +138,9 @@ def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
         raise UserError(
             f"--folds={folds}: the rows have {len(groups):,} different texts: use fewer"
         )
-    numbers, sizes = [0] * len(examples), Counter()
-    found = {fold: Counter() for fold in range(1, folds + 1)}
+    numbers = [0] * len(examples)
+    sizes: Counter[int] = Counter()
+    found: dict[int, Counter] = {fold: Counter() for fold in range(1, folds + 1)}
     names_of = [
         [*(classes or (None,)), occurrence] for classes, occurrence in _strata(examples, shared)
     ]
@@ -177,7 +181,8 @@ def _quotas(totals: Counter, fraction: float) -> Counter:
     a fraction of 0.1 gives 100 dev rows. A stratum of a single class keeps at least one row in
     train.
     """
-    quotas, before, end = Counter(), 0, 0
+    quotas: Counter = Counter()
+    before = end = 0
     for name in sorted(totals, key=lambda name: _digest(repr(name))):
         end += totals[name]
         most = totals[name] - 1 if len(name[0]) == 1 else totals[name]
