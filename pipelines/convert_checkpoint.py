@@ -101,6 +101,8 @@ def main(_) -> None:
         decide = Decision(null_threshold=FLAGS.null_threshold).apply
         convert_fine_tuned(**both, has_pairs=FLAGS.has_pairs, decide=decide)
     else:
+        if FLAGS.has_pairs or FLAGS.null_threshold is not None:
+            raise UserError("--has_pairs and --null_threshold are for fine-tuned models: omit them")
         convert(
             **both,
             allow_missing=FLAGS.allow_missing,

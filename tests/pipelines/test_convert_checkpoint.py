@@ -123,8 +123,13 @@ def test_failure_leaves_nothing(model_dir, tmp_path, monkeypatch):
     paths = [f"--input={tmp_path}/mine", f"--output_dir={tmp_path}/out"]
     _, err = run("pipelines.convert_checkpoint", *paths, exit_code=2)
     assert err.splitlines()[-1].startswith(f"error: '{tmp_path}/mine' is no model")
-    _, err = run("pipelines.convert_checkpoint", *paths, "--allow_missing=(", exit_code=2)
-    assert "error: --allow_missing='(' is not a regular expression: missing )" in err
+    for flag, message in (
+        ("--allow_missing=(", "--allow_missing='(' is not a regular expression: missing )"),
+        ("--null_threshold=0", "--has_pairs and --null_threshold are for fine-tuned models"),
+        ("--has_pairs", "--has_pairs and --null_threshold are for fine-tuned models"),
+    ):
+        _, err = run("pipelines.convert_checkpoint", *paths, flag, exit_code=2)
+        assert f"error: {message}" in err
 
 
 def test_missing_heads_by_flag(model_dir, tmp_path, capsys):
