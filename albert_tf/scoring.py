@@ -171,8 +171,9 @@ class MaskFiller:
         single string, or if `top_k` is not valid.
         """
         texts = as_texts(texts)
-        if not 1 <= top_k <= self._model.config.vocab_size:
-            raise UserError(f"top_k {top_k}: expected 1 to {self._model.config.vocab_size}")
+        most = self._model.config.vocab_size
+        if not (isinstance(top_k, (int, np.integer)) and 1 <= top_k <= most):
+            raise UserError(f"top_k {top_k}: expected a whole number, 1 to {most}")
         for place, text in enumerate(texts):
             if MASK not in text:
                 raise UserError(f"texts[{place}]: {text[:60]!r} has no {MASK}")

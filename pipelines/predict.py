@@ -33,13 +33,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import re
 import tempfile
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 from absl import flags
 
 import albert_tf
@@ -232,8 +232,8 @@ class Predictor:
 
         Args:
           rows: list of texts, or of dicts with the columns of fine-tuning, such as {"text": ...,
-            "text_pair": ...} or {"question": ..., "context": ...}. Other keys are ignored. NaN,
-            which marks an empty cell in pandas, is an empty text.
+            "text_pair": ...} or {"question": ..., "context": ...}. Other keys are ignored. None,
+            NaN and pandas.NA, which mark an empty cell, are an empty text.
 
         Raises:
           UserError: if a column is missing from a row, or a value has the wrong type. The message
@@ -281,8 +281,10 @@ def _refuse(value: object) -> NoReturn:
 
 
 def _is_missing(value: object) -> bool:
-    """Returns whether a value is how pandas marks an empty cell: NaN or pandas.NA."""
-    return type(value).__name__ == "NAType" or (isinstance(value, float) and math.isnan(value))
+    """Returns whether a value marks an empty cell: None, NaN of any type, or pandas.NA."""
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    return np.isscalar(value) and bool(value != value)
 
 
 def load(

@@ -158,7 +158,8 @@ def test_masks_are_filled_as_in_python(loaded, model, tokenizer):
     for arguments, message in (
         ([["[MASK]", "no"]], r"texts\[1\]: 'no' has no \[MASK\]"),
         ([["[MASK]" * 99]], "has 99 pieces, but the model reads 65"),
-        ([["[MASK]"], 0], "top_k 0: expected 1 to"),
+        ([["[MASK]"], 0], "top_k 0: expected a whole number, 1 to"),
+        ([["[MASK]"], 2.5], "top_k 2.5: expected a whole number, 1 to"),
     ):
         with pytest.raises(UserError, match=message):
             fill(*arguments)

@@ -156,11 +156,10 @@ def test_a_task_is_restored_by_its_name(monkeypatch):
 @pytest.mark.usefixtures("eager")
 def test_what_pandas_makes_of_an_empty_cell_is_an_empty_text(tuned):
     missing = type("NAType", (), {})()  # as pandas.NA, without pandas
-    rows = [
-        {"first": "a", "second": second} for second in ("", math.nan, np.float64("nan"), missing)
-    ]
+    values = ("", math.nan, np.float64("nan"), np.float32("nan"), None, missing)
+    rows = [{"first": "a", "second": second} for second in values]
     found = predict_lib.load(tuned / "seed_1").predict(rows)
-    assert [{**row, "id": "0"} for row in found] == [found[0]] * 4
+    assert [{**row, "id": "0"} for row in found] == [found[0]] * 6
 
 
 @pytest.mark.usefixtures("eager")

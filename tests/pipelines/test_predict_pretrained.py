@@ -188,8 +188,8 @@ def test_texts_in_memory_of_a_pretrained_model(pretrained, tmp_path):
     for wrong in ({"batch_size": 0}, {"answers": "mean"}, {"masking": "mean"}):
         with pytest.raises(UserError, match=f"{next(iter(wrong))}=.*: expected"):
             load(str(pretrained), **wrong)
-    with pytest.raises(UserError, match=r"^rows\[1\]: 'text' is null, expected text$"):
-        load(str(pretrained)).predict(["a", None])
+    with pytest.raises(UserError, match=r"^rows\[1\]: 'text' is 1, expected text$"):
+        load(str(pretrained)).predict(["a", 1])
     questions = predict_lib.Predictor(predict_lib._Found("", {}, SquadTask({})), None)
     with pytest.raises(UserError, match=r"no dict; expected the fields question, context$"):
         questions.predict(["Who sings?"])
