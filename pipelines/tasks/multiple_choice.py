@@ -19,7 +19,7 @@ from .reading.examples import AnyExample, id_and_label
 from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, warn_of_rows
 from .reading.tables import as_text, read_rows, read_table
-from .scoring.metrics import probabilities_of
+from .scoring.metrics import probabilities_of, rounded_down
 from .task import Answers, Columns, Description, Files, Outputs, Task
 
 # Maximum length of a question plus an option, in pieces.
@@ -168,8 +168,8 @@ class MultipleChoiceTask(Task):
         probabilities = probabilities_of(outputs, features is None)
         places = probabilities.argmax(axis=1)
         columns["prediction"] = [letters[place] for place in places]
-        for letter, of_letter in zip(letters, probabilities.T):
-            columns[f"probability_{letter}"] = [round(number, 6) for number in of_letter.tolist()]
+        for letter, of_letter in zip(letters, rounded_down(probabilities).T):
+            columns[f"probability_{letter}"] = of_letter.tolist()
         columns["option"] = [example.options[i] for example, i in zip(examples, places)]
         return Answers(columns, {"part": [example.part for example in examples]})
 

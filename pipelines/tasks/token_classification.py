@@ -23,6 +23,7 @@ from .labelled_task import LabelledTask
 from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, warn_of_rows, warn_of_tags
 from .reading.token_files import FIELDS, TokenExample, iterate_examples
+from .scoring.metrics import rounded_down
 from .scoring.token_rows import Tagged, columns_of, predicted_spans, score_rows, spans_of_tags
 from .task import Answers, Columns, Description, Files, Outputs, Task
 
@@ -238,7 +239,8 @@ class TokenClassificationTask(LabelledTask):
                 words = [_NOT_IN_COLUMNS.sub("", word) for word in example.words]
                 known = [] if example.tags is None else [example.tags]
                 tags, best = tagged
-                rows = zip(words, *known, tags, (f"{number:.6f}" for number in best))
+                probabilities = rounded_down(best.astype(np.float64))
+                rows = zip(words, *known, tags, (f"{number:.6f}" for number in probabilities))
                 columns += [*("\t".join(row) for row in rows), ""]
                 continue
             spans = predicted_spans(example, tagged, self.marks_entities)

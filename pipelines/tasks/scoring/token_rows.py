@@ -17,7 +17,7 @@ import numpy as np
 
 from albert_tf.text.entities import find_entities, score_entities
 from ..reading.token_files import TokenExample
-from .metrics import METRICS
+from .metrics import METRICS, rounded_down
 
 # The tags of an example's words, and their probabilities, float32 [words].
 Tagged = tuple[Sequence[str], np.ndarray]
@@ -38,7 +38,7 @@ def predicted_spans(example: TokenExample, tagged: Tagged, marks_entities: bool)
     spans = []
     for first, last, label in find_entities(tags) if marks_entities else words:
         start, end = example.spans[first][0], example.spans[last - 1][1]
-        probability = round(float(np.mean(best[first:last])), 6)
+        probability = float(rounded_down(np.mean(best[first:last], dtype=np.float64)))
         span = {"start": start, "end": end, "label": label, "text": example.text[start:end]}
         spans.append({**span, "probability": probability})
     return spans
@@ -66,7 +66,8 @@ def columns_of(
     if has_answers:
         columns["label"] = [list(example.tags) for example in examples]
     columns["prediction"] = [list(tags) for tags, _ in tagged]
-    columns["probabilities"] = [[round(float(p), 6) for p in best] for _, best in tagged]
+    probabilities = (rounded_down(best.astype(np.float64)) for _, best in tagged)
+    columns["probabilities"] = [of_text.tolist() for of_text in probabilities]
     return columns
 
 

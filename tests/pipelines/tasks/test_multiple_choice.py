@@ -119,7 +119,7 @@ def test_figures_losses_and_predictions(tmp_path):
         lines = list(csv.reader(file, delimiter="\t"))
     header = "id label prediction probability_A probability_B probability_C option"
     assert lines[0] == header.split()
-    assert lines[2] == ["1", "B", "B", "0.211942", "0.576117", "0.211942", "y\ty"]
+    assert lines[2] == ["1", "B", "B", "0.211941", "0.576116", "0.211941", "y\ty"]
     assert lines[4][:3] == ["3", "B", "A"]
     losses = task.losses({"logits": tf.zeros([2, 3])}, {"labels": tf.constant([2, 0])})
     np.testing.assert_allclose(losses, np.log([3, 3]), rtol=1e-6)

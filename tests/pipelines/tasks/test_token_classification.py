@@ -27,9 +27,9 @@ def encode_and_answer(task, examples, tokenizer):
     _, windows = task.encode(examples, tokenizer, 40, training=False)
     outputs = []
     for window in windows:
-        logits = np.full([40, len(task.labels)], -9.0, np.float32)
+        logits = np.zeros([40, len(task.labels)], np.float32)
         places = [task.labels.index(examples[window.example].tags[word]) for word in window.words]
-        logits[window.positions, places] = 9.0
+        logits[window.positions, places] = 5.0  # 0.9737556 of five labels
         outputs.append({"logits": logits})
     return windows, outputs
 
@@ -143,12 +143,14 @@ def test_figures_and_predictions_of_words(tokenizer, tmp_path):
     assert metrics["f1"] == pytest.approx(0.8) and metrics["accuracy"] == 0.75
     [path] = mine.write(str(tmp_path), "dev", examples, answers)
     assert path.endswith("dev_predictions.conll")
-    rows = [line.rpartition("\t")[0] for line in Path(path).read_text().splitlines()]
+    lines = Path(path).read_text().splitlines()
+    assert lines[0].endswith("\t0.973755")
+    rows = [line.rpartition("\t")[0] for line in lines]
     rows_of_a = ["NewYork\tB-a\tB-a", "is\tO\tO", "10\u00a0000\tB-b\tB-b"]
     assert rows == [*rows_of_a, "", "fox\tI-a\tO", ""]
     rows, tags = rows_of(answers), ["B-a", "O", "B-b"]
     first = {"id": "0", "words": [*a.words], "label": tags, "prediction": tags}
-    assert rows[0] == {**first, "probabilities": [1.0, 1.0, 1.0]}
+    assert rows[0] == {**first, "probabilities": [0.973755] * 3}
     assert mine.score(rows) == metrics
     _, windows = mine.encode(unknown, tokenizer, 40, training=False)
     answers = mine.answers(unknown, windows, outputs[1:])
@@ -166,7 +168,7 @@ def test_figures_and_predictions_of_raw_text(tokenizer, tmp_path):
     assert metrics["f1"] == 0.5, "what no words have for bounds cannot be found"
     [path] = mine.write(str(tmp_path), "test", examples, answers)
     first, second = map(json.loads, Path(path).read_text().splitlines())
-    span = {"start": 0, "end": 13, "label": "a", "text": "Ada  Lovelace", "probability": 1.0}
+    span = {"start": 0, "end": 13, "label": "a", "text": "Ada  Lovelace", "probability": 0.973755}
     assert first == {"id": "p", "text": exact.text, "spans": [span]}
     assert [span["text"] for span in second["spans"]] == ["unbelievable"]
     rows = rows_of(answers)
