@@ -18,17 +18,18 @@ SCRIPTS_WITHOUT_SPACES = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER",
 _VOWELS_BEHIND = "\u0e30\u0e32\u0e33\u0e45\u0eb0\u0eb2\u0eb3\u0ebd"
 _VOWELS_BEFORE = "\u0e40\u0e41\u0e42\u0e43\u0e44\u0ec0\u0ec1\u0ec2\u0ec3\u0ec4"
 
-_SPACE, _LETTER, _MARK, _ALONE, _BEFORE, _OTHER = range(6)
+# _MARK and _SIGN belong to the character before; a letter behind a _SIGN starts a word.
+_SPACE, _LETTER, _MARK, _SIGN, _ALONE, _BEFORE, _OTHER = range(7)
 
 
 def split_words(text: str) -> np.ndarray:
     """Returns the start and end (exclusive) of each word in characters, int32 [words, 2].
 
     A word is a run of letters, digits and marks. Every other character except white space is a
-    separate word. In scripts without spaces, each character with its marks and vowel signs is a
-    separate word.
+    separate word. In scripts without spaces, each letter is a separate word, with its marks, vowel
+    signs and signs of length or repetition.
 
-    Example: "It's 3.5 北京 ไทย" has the words `It ' s 3 . 5 北 京 ไท ย`.
+    Example: "It's 3.5 北京 ไทย๑๒ コーヒー" has the words `It ' s 3 . 5 北 京 ไท ย ๑๒ コー ヒー`.
     """
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     begins, kinds = _kind_ranges()
@@ -104,7 +105,7 @@ def _starts_and_limits(kind, before):
     """
     goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
     # A mark belongs to the character before it, even if this is punctuation.
-    goes_on |= (kind == _MARK) & (before != _SPACE)
+    goes_on |= ((kind == _MARK) | (kind == _SIGN)) & (before != _SPACE)
     goes_on |= (kind == _ALONE) & (before == _BEFORE)
     return (kind != _SPACE) & ~goes_on, (before != _SPACE) & ~goes_on
 
@@ -121,12 +122,12 @@ def _kind(character: str) -> int:
     if character.isspace():
         return _SPACE
     category = unicodedata.category(character)
-    if category[0] == "M" or character in _VOWELS_BEHIND:
-        return _MARK
+    has_no_spaces = unicodedata.name(character, "").startswith(SCRIPTS_WITHOUT_SPACES)
+    if category[0] == "M" or character in _VOWELS_BEHIND or (category == "Lm" and has_no_spaces):
+        return _SIGN if has_no_spaces else _MARK
     if character in _VOWELS_BEFORE:
         return _BEFORE
     # Format characters (Cf) occur inside words, such as between the parts of a Persian word.
     if category[0] not in "LN" and category != "Cf":
         return _OTHER
-    name = unicodedata.name(character, "")
-    return _ALONE if name.startswith(SCRIPTS_WITHOUT_SPACES) else _LETTER
+    return _ALONE if has_no_spaces and category != "Nd" else _LETTER
