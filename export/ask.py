@@ -1,9 +1,10 @@
-r"""Queries an exported model.
+r"""Queries an exported model, in this process or on a TF Serving server.
 
 A pre-trained model predicts the piece at each [MASK], predicts the order of two sentences, and
 scores texts. A fine-tuned model predicts the label of a text or pair, the answer to a question, or
-the best of several options. The SavedModel is loaded with TensorFlow and tensorflow-text. No model
-code is needed.
+the best of several options. Repeat a flag to ask several questions. A SavedModel is loaded with
+TensorFlow and tensorflow-text, without model code. A server is asked over gRPC, or over REST with
+--server=http://...
 
 Examples:
   python -m export.ask --saved_model=exports/base \
@@ -11,15 +12,18 @@ Examples:
   python -m export.ask --saved_model=exports/base/3 \
     --pair="First open the file. ||| Then read from it."
   python -m export.ask --saved_model=exports/base --text="The bird sing." --text="The bird sings."
-  python -m export.ask --saved_model=exports/rte --pair="Birds sing. ||| Someone sings."
   python -m export.ask --saved_model=exports/squad --question="Who sings?" --context="Birds sing."
+  python -m export.ask --server=http://localhost:8501 --label=canary --text="A ticket."
+  python -m export.ask --server=localhost:8500 --signature=labels
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import flags
 
@@ -27,92 +31,123 @@ from albert_tf.jobs import program
 from albert_tf.storage import versions
 from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import import_tensorflow_text
+from .serving import client
 
 FLAGS = flags.FLAGS
 
-_PAIR_SEPARATOR = "|||"
+_SEPARATOR = "|||"
 _MOST_VALUES = 8  # maximum number of values printed per output, such as an embedding
-# Maps the inputs of signatures to flags.
-_FLAGS = {
-    "text": "--text",
-    "text_pair": "--pair",
-    "question": "--question",
-    "context": "--context",
-    "options": "--option",
+_INPUTS = {
+    "text": "Text.",
+    "question": "Question.",
+    "context": "Text that the question is about.",
+    "options": "Answers to choose from, separated by |||.",
 }
+# Takes a signature and its inputs, lists of texts; returns its outputs, lists with a value per row.
+Call = Callable[[str, dict[str, list]], dict[str, list]]
 
 
 def flags_of(inputs: Mapping[str, str | Sequence[str]]) -> str:
     """Formats the inputs of one request as command-line flags of `export.ask`."""
-    if "text_pair" in inputs:
-        inputs = {"text_pair": f"{inputs['text']} {_PAIR_SEPARATOR} {inputs['text_pair']}"}
-    return " ".join(
-        f'{_FLAGS[name]}="{text}"'
+    joined = {
+        name: value if isinstance(value, str) else f" {_SEPARATOR} ".join(value)
         for name, value in inputs.items()
-        for text in ([value] if isinstance(value, str) else value)
-    )
+    }
+    if "text_pair" in joined:
+        joined = {"pair": f"{joined['text']} {_SEPARATOR} {joined['text_pair']}"}
+    return " ".join(f'--{name}="{text}"' for name, text in joined.items())
 
 
 def define_flags() -> None:
     """Defines the flags. This is not done at import, because programs share flag names."""
+    flags.DEFINE_string("saved_model", None, "A SavedModel, or a directory with its versions.")
     flags.DEFINE_string(
-        "saved_model", None, "A SavedModel, or a directory with its versions.", required=True
+        "server",
+        None,
+        "HOST:PORT or grpcs://HOST:PORT for gRPC; http:// or https://HOST:PORT for REST.",
     )
-    flags.DEFINE_multi_string("fill_mask", [], "Text with [MASK]. May be repeated.")
-    flags.DEFINE_multi_string("pair", [], "Two sentences, separated by |||. May be repeated.")
-    flags.DEFINE_multi_string("text", [], "Text. May be repeated.")
-    flags.DEFINE_string("question", "", "Question about --context.")
-    flags.DEFINE_string("context", "", "Text that --question is about.")
-    flags.DEFINE_multi_string("option", [], "Possible answer. Repeat the flag for each option.")
+    flags.DEFINE_string(
+        "ca_file", None, "PEM file of the certificate authority. Default: the system's list."
+    )
+    flags.DEFINE_string(
+        "client_certificate", None, "PEM file with a certificate of the client and its private key."
+    )
+    flags.DEFINE_string("model", "albert", "The model's name in the server's config.")
+    flags.DEFINE_string(
+        "label",
+        client.DEFAULT_LABEL,
+        "Version label in the server's models.config. An empty label selects the newest version, "
+        "even if it is a canary. Use it for servers without labels.",
+    )
+    flags.DEFINE_float(
+        "timeout", 60.0, "Seconds to wait for a server's response.", 0.0, upper_bound=86_400.0
+    )
+    flags.DEFINE_string(
+        "signature", None, "Signature to call. Default: serving_default or, for texts, score."
+    )
+    flags.DEFINE_multi_string("fill_mask", [], "Text with [MASK], for the signature fill_mask.")
+    flags.DEFINE_multi_string("pair", [], "Two texts, separated by |||.")
+    for name, meaning in _INPUTS.items():
+        flags.DEFINE_multi_string(name, [], meaning)
 
 
 def main(_) -> None:
     """Runs the program with the values of its flags."""
 
     # As in the model, invalid UTF-8 is replaced by U+FFFD, so that the text can be printed.
-    def readable(texts):
-        return [os.fsencode(text).decode("utf-8", "replace") for text in texts]
+    def given(name: str) -> list[str]:
+        return [os.fsencode(text).decode("utf-8", "replace") for text in FLAGS[name].value or ()]
 
-    question, context = readable([FLAGS.question, FLAGS.context])
+    if bool(FLAGS.saved_model) == bool(FLAGS.server):
+        raise UserError("give --saved_model or --server, one of them")
+    inputs: dict[str, list] = {name: texts for name in _INPUTS if (texts := given(name))}
+    if "options" in inputs:
+        inputs["options"] = [[*map(str.strip, o.split(_SEPARATOR))] for o in inputs["options"]]
     lines = ask(
-        saved_model=FLAGS.saved_model,
-        masked_texts=readable(FLAGS.fill_mask),
-        pairs=readable(FLAGS.pair),
-        texts=readable(FLAGS.text),
-        question=question,
-        context=context,
-        options=readable(FLAGS.option),
+        load(FLAGS.saved_model) if FLAGS.saved_model else connect(FLAGS.server),
+        inputs,
+        masked_texts=given("fill_mask"),
+        pairs=given("pair"),
+        signature=FLAGS.signature,
     )
     print(*lines, sep="\n")
 
 
 def ask(
-    *,
-    saved_model: str,
+    call: Call,
+    inputs: dict[str, list],
     masked_texts: Sequence[str] = (),
     pairs: Sequence[str] = (),
-    texts: Sequence[str] = (),
-    question: str = "",
-    context: str = "",
-    options: Sequence[str] = (),
+    signature: str | None = None,
 ) -> list[str]:
-    """Queries a SavedModel and returns the formatted answers as lines."""
+    """Sends the requests and returns the formatted answers as lines."""
     for text in masked_texts:
         if "[MASK]" not in text:
             raise UserError(f"--fill_mask={text!r} holds no [MASK]")
-    # Inputs of the requests.
-    of_texts = [{"text": text} for text in texts]
-    of_pairs = list(map(_split_pair, pairs))
-    others: list[dict] = []
-    if question or context or options:
-        others = [{"question": question, "context": context}]
-        if options:
-            others[0]["options"] = list(options)
-    if not (masked_texts or of_texts or of_pairs or others):
-        raise UserError(
-            "nothing is asked: give --fill_mask, --text or --pair, or --question and --context, "
-            "with --option if the model chooses"
-        )
+    split = [_split_pair(pair) for pair in pairs]
+    without_inputs = signature in client.WITHOUT_INPUTS
+    if not (masked_texts or split or inputs or without_inputs):
+        raise UserError(f"nothing is asked: give --fill_mask, --pair or --{', --'.join(_INPUTS)}")
+    lines = []
+    if masked_texts:
+        masked = {"text": list(masked_texts)}
+        lines += _answers(masked, call("fill_mask", masked))
+        lines += ["", "(a word begins at ▁; a piece without it continues the word before)"]
+    if inputs or without_inputs:
+        lines += _answers(inputs, call(signature or "", inputs))
+    if split:
+        first, second = map(list, zip(*split))
+        of_pairs = {"text": first, "text_pair": second}
+        answers = call(signature or "", of_pairs)
+        lines += _answers(of_pairs, answers)
+        if "in_order_probability" in answers:
+            swapped = call(signature or "", {"text": second, "text_pair": first})
+            lines += _compare_order(answers, swapped)
+    return lines
+
+
+def load(saved_model: str) -> Call:
+    """Loads a SavedModel. The returned function refuses inputs that a signature does not have."""
     path = versions.newest_saved_model(saved_model)
     if path is None:
         versions.refuse_parent(saved_model)
@@ -122,113 +157,115 @@ def ask(
         )
     import_tensorflow_text()  # registers the ops of the in-graph tokenizer
     model = versions.load_saved_model(path)
-    lines = [f"{path} answers"]
-    if masked_texts:
-        if "fill_mask" not in model.signatures:
-            raise UserError(f"{path!r} fills no [MASK]: only exports of pre-trained models do")
-        lines += _fill_masks(model.signatures["fill_mask"], masked_texts)
-    if "serving_default" not in model.signatures:
-        raise UserError(f"{path!r} has no serving_default: export_saved_model did not write it")
-    serving_default = model.signatures["serving_default"]
-    if "in_order_probability" in serving_default.structured_outputs:
-        lines += _answers(path, model.signatures.get("score", serving_default), of_texts)
-        lines += _answers(path, serving_default, others)
-        return lines + (_judge_order(serving_default, of_pairs) if of_pairs else [])
-    names = model.signatures["labels"]()["labels"] if "labels" in model.signatures else None
-    return lines + _answers(path, serving_default, [*of_texts, *of_pairs, *others], names)
+    print(f"{path} answers")
 
-
-def _split_pair(pair: str) -> dict[str, str]:
-    sentences = [*map(str.strip, pair.split(_PAIR_SEPARATOR))]
-    if len(sentences) != 2 or not all(sentences):
-        raise UserError(f"--pair={pair!r}: expected two sentences with ||| between them")
-    return {"text": sentences[0], "text_pair": sentences[1]}
-
-
-def _answers(path: str, signature, questions: list[dict], labels=None) -> list[str]:
-    """Formats the answers as lines; raises a UserError if inputs do not match the signature.
-
-    Probabilities are printed with their `labels`, the highest first.
-    """
-    wanted = set(signature.structured_input_signature[1])
-    lines = []
-    for inputs in questions:
-        if inputs.keys() != wanted:
-            # --pair contains both texts, so --text is not needed.
-            names = wanted - {"text"} if "text_pair" in wanted else wanted
-            flags_of_model = " and ".join(_FLAGS[name] for name in sorted(names))
+    def call(signature: str, inputs: dict[str, list]) -> dict[str, list]:
+        if not signature:
+            is_text = inputs.keys() == {"text"} and "score" in model.signatures
+            signature = "score" if is_text else "serving_default"
+        if signature not in model.signatures:
+            raise UserError(f"{path!r} has no signature {signature!r}: {sorted(model.signatures)}")
+        function = model.signatures[signature]
+        if inputs.keys() != (wanted := {*function.structured_input_signature[1]}):
+            names = ["pair"] if "text_pair" in wanted else sorted(wanted)
             raise UserError(
-                f"{path!r} needs {' and '.join(sorted(wanted))}, not "
-                f"{' and '.join(sorted(inputs))}: give {flags_of_model}"
+                f"{path!r} needs {' and '.join(sorted(wanted))} for {signature}, not "
+                f"{' and '.join(sorted(inputs))}: give --{' and --'.join(names)}"
             )
         if "options" in inputs:
-            asked = len(inputs["options"])
-            choices = signature.structured_outputs["probabilities"].shape[1]
-            if asked != choices:
+            choices = function.structured_outputs["probabilities"].shape[1]
+            if wrong := [row for row in inputs["options"] if len(row) != choices]:
                 raise UserError(
-                    f"{path!r} chooses among {choices} options, not {asked}: give --option "
-                    f"{choices} times"
+                    f"{path!r} chooses among {choices} options, not {len(wrong[0])}: give "
+                    f"--options with {choices} texts, separated by {_SEPARATOR}"
                 )
-        answers = signature(**{name: tf.constant([text]) for name, text in inputs.items()})
-        lines += ["", *(f"{name}: {text}" for name, text in inputs.items())]
-        for name, values in sorted(answers.items()):
-            lines.append(f"  {name}: {_readable(_named(name, values[0], labels))}")
+        tensors = {name: tf.constant(values) for name, values in inputs.items()}
+        found = function(**tensors)
+        outputs = {name: client.texts(np.asarray(value).tolist()) for name, value in found.items()}
+        if "labels" in model.signatures and inputs:
+            outputs = _name_labels(outputs, call("labels", {})["labels"])
+        return outputs
+
+    return call
+
+
+def connect(server: str) -> Call:
+    """Returns a function that sends requests to a server, as the flags say."""
+    is_rest = server.startswith(("http://", "https://"))
+    ask_server: Callable[..., dict[str, list]] = client.ask_rest if is_rest else client.ask_grpc
+    names = ("model", "label", "timeout", "ca_file", "client_certificate")
+    options: dict[str, Any] = {name: FLAGS[name].value for name in names}
+
+    def call(signature: str, inputs: dict[str, list]) -> dict[str, list]:
+        return ask_server(server, inputs, signature=signature or "serving_default", **options)
+
+    return call
+
+
+def _split_pair(pair: str) -> list[str]:
+    sentences = [*map(str.strip, pair.split(_SEPARATOR))]
+    if len(sentences) != 2 or not all(sentences):
+        raise UserError(f"--pair={pair!r}: expected two sentences with ||| between them")
+    return sentences
+
+
+def _answers(inputs: dict[str, list], outputs: dict[str, list]) -> list[str]:
+    """Formats the inputs and outputs of each row."""
+    if not inputs:
+        return [f"{name}: {_readable(values)}" for name, values in sorted(outputs.items())]
+    lines = []
+    for row in range(len(next(iter(inputs.values())))):
+        lines += ["", *(f"{name}: {_readable(values[row])}" for name, values in inputs.items())]
+        answer = {name: values[row] for name, values in sorted(outputs.items())}
+        if "num_masks" in answer:
+            lines += _masks(inputs["text"][row], answer)
+        else:
+            lines += [f"  {name}: {_readable(value)}" for name, value in answer.items()]
     return lines
 
 
-def _named(name: str, values: tf.Tensor, labels: tf.Tensor | None):
-    """Returns the values of an output, or what they say of the `labels`."""
-    if labels is None or name not in ("predicted", "probabilities"):
-        return values
-    if name == "predicted":
-        return tf.boolean_mask(labels, tf.cast(values, tf.bool))
-    places = tf.argsort(values, direction="DESCENDING")
-    numbers = tf.strings.as_string(tf.gather(values, places), precision=6, shortest=True)
-    return tf.strings.join([tf.gather(labels, places), numbers], " ")
+def _name_labels(outputs: dict[str, list], labels: list[str]) -> dict[str, list]:
+    """Returns the outputs with labels for places: those predicted, and the most probable first."""
+    named = dict(outputs)
+    for row_of in ("predicted", "probabilities"):
+        rows = outputs.get(row_of)
+        if rows is None or len(rows[0:1] and rows[0]) != len(labels):
+            continue
+        if row_of == "predicted":
+            named[row_of] = [[n for n, v in zip(labels, row) if v] for row in rows]
+        else:
+            ordered = [sorted(zip(row, labels), key=lambda item: -item[0]) for row in rows]
+            named[row_of] = [[f"{name} {value:.6g}" for value, name in row] for row in ordered]
+    return named
 
 
-def _readable(values: tf.Tensor) -> str:
+def _readable(value) -> str:
     """Formats a string, a number, or a list of strings or numbers."""
-    if values.shape.rank:
-        shown = [_readable(value) for value in values[:_MOST_VALUES]]
-        return ", ".join(shown) + ", ..." * (len(values) > _MOST_VALUES)
-    value = values.numpy()
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else f"{value:.6g}"
+    if isinstance(value, list):
+        shown = [_readable(part) for part in value[:_MOST_VALUES]]
+        return ", ".join(shown) + ", ..." * (len(value) > _MOST_VALUES)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _fill_masks(fill_mask, texts: Sequence[str]) -> list[str]:
-    answer = {name: t.numpy() for name, t in fill_mask(text=tf.constant(texts)).items()}
+def _masks(text: str, answer: dict) -> list[str]:
     lines = []
-    for row, text in enumerate(texts):
-        lines += ["", text]
-        for mask in range(answer["num_masks"][row]):
-            candidates = zip(answer["pieces"][row, mask], answer["probabilities"][row, mask])
-            words = (f"{piece.decode()} {100 * p:.1f} %" for piece, p in candidates)
-            lines.append(f"  [MASK] {mask + 1}: {',  '.join(words)}")
-        if more := text.count("[MASK]") - answer["num_masks"][row]:
-            lines.append(f"  ({more} more [MASK] without an answer: too far back, or too many)")
-    return [*lines, "", "(a word begins at ▁; a piece without it continues the word before)"]
+    for mask in range(answer["num_masks"]):
+        candidates = zip(answer["pieces"][mask], answer["probabilities"][mask])
+        words = ",  ".join(f"{piece} {100 * p:.1f} %" for piece, p in candidates)
+        lines.append(f"  [MASK] {mask + 1}: {words}")
+    if more := text.count("[MASK]") - answer["num_masks"]:
+        lines.append(f"  ({more} more [MASK] without an answer: too far back, or too many)")
+    return lines
 
 
-def _judge_order(serving_default, pairs: list[dict[str, str]]) -> list[str]:
-    def in_order(first, second):
-        answer = serving_default(text=tf.constant(first), text_pair=tf.constant(second))
-        return answer["in_order_probability"].numpy()
-
-    first, second = ([pair[name] for pair in pairs] for name in ("text", "text_pair"))
-    as_given, swapped = in_order(first, second), in_order(second, first)
-    lines = []
-    for a, b, forward, backward in zip(first, second, as_given, swapped):
-        lines += [
-            "",
-            f"A: {a}",
-            f"B: {b}",
-            f"  read as A B: in order with {100 * forward:.1f} %",
-            f"  read as B A: in order with {100 * backward:.1f} %",
-        ]
-    if len(pairs) > 1:
-        share = f"{(as_given > swapped).sum()} of {len(pairs)}"
-        lines += ["", f"rather in order as given than swapped: {share} pairs (by chance half)"]
+def _compare_order(answers: dict[str, list], swapped: dict[str, list]) -> list[str]:
+    name = "in_order_probability"
+    as_given, reversed_ = answers[name], swapped[name]
+    lines = ["", "swapped, the pairs are in order with " + _readable(reversed_)]
+    if len(as_given) > 1:
+        right = sum(a > b for a, b in zip(as_given, reversed_))
+        share = f"{right} of {len(as_given)}"
+        lines.append(f"rather in order as given than swapped: {share} pairs (by chance half)")
     return lines
 
 

@@ -29,7 +29,6 @@ PROGRAMS = (
     "export.tflite",
     "export.onnx",
     "export.ask",
-    "export.serving.client",
     "pipelines.data.demo_corpus",
 )
 

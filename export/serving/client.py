@@ -1,17 +1,7 @@
-r"""Queries a TF Serving server over gRPC, or over REST with --server=http://...
+"""Queries a TF Serving server over gRPC or REST. `export.ask --server=...` is the program.
 
-Each input has a flag with the same name. Repeat a flag to send a batch. export_saved_model prints
-the inputs of all signatures when it has finished. REST requires only Python's standard library.
---label selects the version (default: stable). An empty label selects the newest version, even if it
-is a canary.
-
-Examples:
-  python -m export.serving.client --server=localhost:8500 --text="He knocked." --text_pair="Who?"
-  python -m export.serving.client --server=http://localhost:8501 --signature=fill_mask \
-    --text="The [MASK] function returns an array." --label=canary
-  python -m export.serving.client --server=grpcs://albert.example.org:8081 --ca_file=ca.pem \
-    --client_certificate=client.pem --question="Who sings?" --context="Seven small birds sing."
-  python -m export.serving.client --server=localhost:8500 --signature=labels
+ask_rest requires only Python's standard library. A label selects the version (default: stable); a
+label of None selects the newest version, even if it is a canary.
 """
 
 from __future__ import annotations
@@ -20,31 +10,17 @@ import base64
 import functools
 import http.client
 import json
-import os
 import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from absl import flags
-
-from albert_tf.jobs import program
 from albert_tf.storage.errors import UserError, shown
 
-FLAGS = flags.FLAGS
-
-_INPUTS = {
-    "text": "Text.",
-    "text_pair": "Second text of a pair.",
-    "question": "Question.",
-    "context": "Text that the question is about.",
-    "options": "Answers to choose from, separated by |||.",
-}
-_WITHOUT_INPUTS = ("labels", "tokenization_info")  # signatures, only supported over gRPC
-_DEFAULT_LABEL = "stable"  # defined in models.config
+WITHOUT_INPUTS = ("labels", "tokenization_info")  # signatures, only supported over gRPC
+DEFAULT_LABEL = "stable"  # defined in models.config
 _TLS = "grpcs://"
-_SEPARATOR = "|||"
 # The server rejects calls that exceed --grpc_max_threads instead of queueing them.
 _RETRY = {
     "name": [{}],  # applies to all methods
@@ -66,68 +42,12 @@ _OF_PROXIES = {
 }
 
 
-def define_flags() -> None:
-    """Defines the flags. This is not done at import, because programs share flag names."""
-    flags.DEFINE_string(
-        "server",
-        None,
-        "HOST:PORT or grpcs://HOST:PORT for gRPC; http:// or https://HOST:PORT for REST.",
-        required=True,
-    )
-    flags.DEFINE_string(
-        "ca_file", None, "PEM file of the certificate authority. Default: the system's list."
-    )
-    flags.DEFINE_string(
-        "client_certificate", None, "PEM file with a certificate of the client and its private key."
-    )
-    flags.DEFINE_string("model", "albert", "The model's name in the server's config.")
-    flags.DEFINE_string(
-        "label",
-        _DEFAULT_LABEL,
-        "Version label in models.config. An empty label selects the newest version. Use it for "
-        "servers without labels.",
-    )
-    flags.DEFINE_string("signature", "serving_default", "Name of the signature to call.")
-    flags.DEFINE_float(
-        "timeout", 60.0, "Seconds to wait for the response.", lower_bound=0.0, upper_bound=86_400.0
-    )
-    for name, meaning in _INPUTS.items():
-        flags.DEFINE_multi_string(name, [], meaning)
-
-
-def main(_) -> None:
-    """Runs the program with the values of its flags."""
-    # As in the model, invalid UTF-8 is replaced by U+FFFD.
-    given: dict[str, list] = {
-        name: [os.fsencode(text).decode("utf-8", "replace") for text in FLAGS[name].value or ()]
-        for name in _INPUTS
-        if FLAGS[name].value
-    }
-    if "options" in given:
-        rows = [text.split(_SEPARATOR) for text in given["options"]]
-        given["options"] = [[option.strip() for option in row] for row in rows]
-    if not given and FLAGS.signature not in _WITHOUT_INPUTS:
-        raise UserError(f"nothing is asked: give one of --{', --'.join(_INPUTS)}")
-    ask = ask_rest if FLAGS.server.startswith(("http://", "https://")) else ask_grpc
-    answers = ask(
-        FLAGS.server,
-        given,
-        model=FLAGS.model,
-        label=FLAGS.label,
-        signature=FLAGS.signature,
-        timeout=FLAGS.timeout,
-        ca_file=FLAGS.ca_file,
-        client_certificate=FLAGS.client_certificate,
-    )
-    print(json.dumps(answers, ensure_ascii=False, indent=2))
-
-
 def ask_grpc(
     server: str,
     inputs: dict[str, list],
     *,
     model: str = "albert",
-    label: str | None = _DEFAULT_LABEL,
+    label: str | None = DEFAULT_LABEL,
     signature: str = "serving_default",
     timeout: float = 60.0,
     ca_file: str | None = None,
@@ -177,7 +97,7 @@ def ask_grpc(
         code, details = error.code().name, error.details()
         raise UserError(f"{server}, model {model!r}: {code}: {details}") from error
     return _with_spans_read(
-        {name: _texts(tf.make_ndarray(proto).tolist()) for name, proto in response.outputs.items()}
+        {name: texts(tf.make_ndarray(proto).tolist()) for name, proto in response.outputs.items()}
     )
 
 
@@ -211,9 +131,10 @@ def _read(flag: str, path: str | None) -> bytes | None:
         raise UserError(f"--{flag}={path}: {error.strerror}") from error
 
 
-def _texts(values):
+def texts(values):
+    """Returns nested lists in which bytes are decoded."""
     if isinstance(values, list):
-        return [_texts(value) for value in values]
+        return [texts(value) for value in values]
     return values.decode("utf-8", "replace") if isinstance(values, bytes) else values
 
 
@@ -222,7 +143,7 @@ def ask_rest(
     inputs: dict[str, list],
     *,
     model: str = "albert",
-    label: str | None = _DEFAULT_LABEL,
+    label: str | None = DEFAULT_LABEL,
     signature: str = "serving_default",
     timeout: float = 60.0,
     ca_file: str | None = None,
@@ -233,7 +154,7 @@ def ask_rest(
     REST omits the name of a single output, which is therefore returned as `outputs`. Signatures
     without inputs are rejected, because the server would return status 400.
     """
-    if signature in _WITHOUT_INPUTS:
+    if signature in WITHOUT_INPUTS:
         raise UserError(
             f"TF Serving's REST API has no request for {signature!r}, which has no inputs: ask its "
             "gRPC port (--server=HOST:8500)"
@@ -304,8 +225,3 @@ def _reason(error: urllib.error.HTTPError) -> str:
         return f"{error.code}: {json.loads(body)['error']}"
     except (ValueError, KeyError, TypeError):
         return f"{error.code} {error.reason}: {_OF_PROXIES.get(error.code, _EXPECTED)}"
-
-
-if __name__ == "__main__":
-    define_flags()
-    program.run(main)

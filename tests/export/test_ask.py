@@ -14,9 +14,9 @@ import tensorflow_text
 from tensorflow.core.protobuf import saved_model_pb2
 
 from export import signatures
-from export.ask import ask
+from export.ask import _name_labels, ask, load
 from tests.export.task_models import TASKS, function_of
-from tests.jobs import finish, start
+from tests.jobs import finish, run, start
 
 # What the graph needs of tensorflow-text: SentencePiece, and Unicode normalization.
 LIBRARIES = [
@@ -28,41 +28,50 @@ TEXT_PAIR = ["Dogs run.", "", "Seven small birds sing in trees."]
 OUTPUTS = ["in_order_probability", "mean_pooled_output"]
 
 
-def test_the_answers_printed_are_the_saved_models(exported, loaded, monkeypatch):
+def test_the_answers_printed_are_the_saved_models(exported, loaded, monkeypatch, capsys):
     paths = []
     monkeypatch.setattr(tf.saved_model, "load", lambda path: paths.append(path) or loaded)
     texts = ["The [MASK] fox [MASK].", "[MASK]", "[MASK]" * 22]
     # Of a pair and the same swapped one is told right.
     pairs = ["Dogs run. ||| Birds sing.", "Birds sing. ||| Dogs run.", "A fox. ||| A fox."]
-    lines = ask(saved_model=str(exported.parent), masked_texts=texts, pairs=pairs)
+    lines = ask(load(str(exported.parent)), {}, masked_texts=texts, pairs=pairs)
     assert lines[-1] == "rather in order as given than swapped: 1 of 3 pairs (by chance half)"
     assert "  (2 more [MASK] without an answer: too far back, or too many)" in lines
     printed = "\n".join(lines)
-    assert printed.startswith(str(exported)) and paths == [str(exported)]
+    assert capsys.readouterr().out == f"{exported} answers\n" and paths == [str(exported)]
     filled = loaded.signatures["fill_mask"](text=tf.constant(texts))
     assert printed.count("  [MASK] ") == 3 + 20
     for row, mask in ((0, 0), (0, 1), (1, 0)):
         piece = filled["pieces"][row, mask, 0].numpy().decode()
         percent = 100 * filled["probabilities"][row, mask, 0].numpy()
         assert f"  [MASK] {mask + 1}: {piece} {percent:.1f} %," in printed
-    sides = ["Dogs run.", "Birds sing."]
-    inputs = {"text": tf.constant(sides), "text_pair": tf.constant(sides[::-1])}
+    sides = ["Dogs run.", "Birds sing.", "A fox."]
+    others = [*sides[1::-1], sides[2]]
+    inputs = {"text": tf.constant(sides), "text_pair": tf.constant(others)}
     order = loaded.signatures["serving_default"](**inputs)["in_order_probability"].numpy()
-    assert f"A B: in order with {100 * order[0]:.1f} %" in printed
-    assert f"B A: in order with {100 * order[1]:.1f} %" in printed
+    assert (
+        f"text: Dogs run.\ntext_pair: Birds sing.\n  in_order_probability: {order[0]:.6g}"
+        in printed
+    )
+    swapped = ", ".join(f"{order[place]:.6g}" for place in (1, 0, 2))
+    assert f"swapped, the pairs are in order with {swapped}" in printed
 
 
 def test_a_pretrained_model_scores_texts_and_names_its_flags(exported, loaded, monkeypatch):
     monkeypatch.setattr(tf.saved_model, "load", lambda path: loaded)
-    lines = ask(saved_model=str(exported), texts=["Dogs run."], pairs=["Dogs run. ||| Birds sing."])
+    call, texts = load(str(exported)), {"text": ["Dogs run."]}
+    lines = ask(call, texts, pairs=["Dogs run. ||| Birds sing."])
     answer = loaded.signatures["score"](text=tf.constant(["Dogs run."]))
-    assert lines[2:4] == ["text: Dogs run.", f"  log_likelihood: {answer['log_likelihood'][0]:.6g}"]
-    assert "A: Dogs run." in lines and "rather" not in "".join(lines)
-    with pytest.raises(ValueError, match="needs text and text_pair, not context and question"):
-        ask(saved_model=str(exported), question="Who?", context="I.")
+    assert lines[1:3] == ["text: Dogs run.", f"  log_likelihood: {answer['log_likelihood'][0]:.6g}"]
+    assert "text_pair: Birds sing." in lines and "rather" not in "".join(lines)
+    assert ask(call, {}, signature="tokenization_info")[0] == "do_lower_case: True"
+    with pytest.raises(ValueError, match=r"needs text and text_pair .*, not context and question"):
+        ask(call, {"question": ["Who?"], "context": ["I."]})
+    with pytest.raises(ValueError, match="has no signature 'labels'"):
+        ask(call, texts, signature="labels")
     monkeypatch.delitem(loaded.signatures._signatures, "score")
     with pytest.raises(ValueError, match=r"not text: give --pair$"):
-        ask(saved_model=str(exported), texts=["Dogs run."])
+        ask(call, texts)
 
 
 def test_wrong_questions_are_refused():
@@ -73,7 +82,9 @@ def test_wrong_questions_are_refused():
         ({"pairs": ["one ||| "]}, "expected two sentences"),
     ):
         with pytest.raises(ValueError, match=message):
-            ask(saved_model="unused", **asked)
+            ask(None, {}, **asked)
+    for flags in ([], ["--saved_model=a", "--server=b"]):
+        assert "one of them" in run("export.ask", *flags, "--text=a", exit_code=2)[1]
 
 
 def test_as_many_options_as_the_model_takes(make_module, exported, monkeypatch):
@@ -81,14 +92,26 @@ def test_as_many_options_as_the_model_takes(make_module, exported, monkeypatch):
     model = tf.Module()
     model.signatures = {"serving_default": function_of(module, "serving_default")}
     monkeypatch.setattr(tf.saved_model, "load", lambda path: model)
-    question = {"saved_model": str(exported), "question": "Who sings?", "context": "Birds sing."}
-    lines = ask(**question, options=["Birds.", "Dogs.", "..."])
-    assert lines[2:4] == ["question: Who sings?", "context: Birds sing."]
-    assert lines[5].startswith("  choice: ")
+    question, call = {"question": ["Who sings?"], "context": ["Birds sing."]}, load(str(exported))
+    lines = ask(call, {**question, "options": [["Birds.", "Dogs.", "..."]]})
+    assert lines[1:4] == [
+        "question: Who sings?",
+        "context: Birds sing.",
+        "options: Birds., Dogs., ...",
+    ]
+    assert lines[4].startswith("  choice: ")
     for options in (["Birds."], ["Birds.", "Dogs.", "A fox.", "..."]):
-        message = f"chooses among 3 options, not {len(options)}: give --option 3 times"
+        message = f"chooses among 3 options, not {len(options)}: give --options with 3 texts"
         with pytest.raises(ValueError, match=message):
-            ask(**question, options=options)
+            ask(call, {**question, "options": [options]})
+
+
+def test_places_of_labels_become_labels():
+    outputs = {"predicted": [[0, 1], [1, 1]], "probabilities": [[0.25, 0.75], [0.9, 0.8]]}
+    assert _name_labels(outputs, ["a", "b"]) == {
+        "predicted": [["b"], ["a", "b"]],
+        "probabilities": [["b 0.75", "a 0.25"], ["a 0.9", "b 0.8"]],
+    }
 
 
 @pytest.mark.slow

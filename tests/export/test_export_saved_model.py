@@ -17,6 +17,7 @@ from albert_tf.jobs.decision import Decision
 from albert_tf.storage import versions
 from export import export_saved_model
 from export.ask import ask
+from export.ask import load as load_to_ask
 from export.export_saved_model import export
 from export.loading import load_module, open_checkpoint
 from export.modules.serving_module import ServingModule
@@ -101,20 +102,20 @@ def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified, few_
     found = load(made).predict(rows)
     assert [row["prediction"] for row in found] == ["unsure"] * 2
     likely = [[row[f"probability_{label}"] for label in LABELS] for row in found]
-    lines = ask(saved_model=made, pairs=["a fox runs ||| some dog"])
-    assert lines[0] == f"{made} answers"
-    assert lines[2:5] == ["text: a fox runs", "text_pair: some dog", "  label: unsure"]
-    shown = [text.rsplit(" ", 1) for text in lines[5].removeprefix("  probabilities: ").split(", ")]
+    call = load_to_ask(made)
+    lines = ask(call, {}, pairs=["a fox runs ||| some dog"])
+    assert lines[1:4] == ["text: a fox runs", "text_pair: some dog", "  label: unsure"]
+    shown = [text.rsplit(" ", 1) for text in lines[4].removeprefix("  probabilities: ").split(", ")]
     ranked = sorted(zip(LABELS, likely[0]), key=lambda found: -found[1])
     assert [label for label, _ in shown] == [label for label, _ in ranked]
     np.testing.assert_allclose([float(p) for _, p in shown], [p for _, p in ranked], atol=1e-5)
-    with pytest.raises(ValueError, match="fills no"):
-        ask(saved_model=made, masked_texts=["[MASK]"])
+    with pytest.raises(ValueError, match="has no signature 'fill_mask'"):
+        ask(call, {}, masked_texts=["[MASK]"])
     broken = shutil.copytree(made, tmp_path / "broken")
     variables = broken / "variables/variables.data-00000-of-00001"
     for damage in (lambda: variables.write_bytes(variables.read_bytes()[:999]), variables.unlink):
         damage()
-        for use in (load, lambda path: ask(saved_model=path, texts=["a"])):
+        for use in (load, load_to_ask):
             with raises_one_line(r"broken' is damaged: copy or export it again: "):
                 use(str(broken))
 
@@ -146,7 +147,7 @@ def test_label_thresholds_of_an_export(make_module, tmp_path, few_functions):
     np.testing.assert_array_equal(answer["predicted"], expected)
     assert expected[:, 0].any() and not expected[:, 0].all()
     assert "-> probabilities, predicted" in export_saved_model.how_to_use(made)
-    lines = ask(saved_model=made, pairs=["a fox runs ||| some dog"])
+    lines = ask(load_to_ask(made), {}, pairs=["a fox runs ||| some dog"])
     assert f"  predicted: {', '.join(np.array(LABELS)[expected[0]])}" in lines
     rows = [{"first": a, "second": b} for a, b in zip(*texts.values())]
     of_run, halves = (directory, chosen, expected), (made, {}, likely >= 0.5)
@@ -220,7 +221,7 @@ def test_another_export_gets_the_next_version(
     assert made == str(output / "6") and provenance(output / "6")["precision"] == "bfloat16"
     assert contents(output) == ["4", "5", "6", "notes"]
     with pytest.raises(ValueError, match="no SavedModel"):
-        ask(saved_model=str(output / "notes"), texts=["a"])
+        load_to_ask(str(output / "notes"))
     assert versions.existing(str(tmp_path / "absent")) == []
 
 
@@ -231,15 +232,16 @@ def test_an_export_is_no_checkpoint(exported, is_version):
         model_directory.find_checkpoint(str(path))
 
 
-def test_every_reader_accepts_versions_and_their_directory(exported, tmp_path):
+def test_every_reader_accepts_versions_and_their_directory(exported, tmp_path, capsys):
     for version in (9, 10):
         shutil.copytree(exported, tmp_path / f"exports/{version}")
-    for read in (albert_tf.from_pretrained, find_model, lambda p: ask(saved_model=p, texts=["a"])):
+    for read in (albert_tf.from_pretrained, find_model, load_to_ask):
         with pytest.raises(ValueError, match=r"of exports: name one, such as '.*/exports'$"):
             read(str(tmp_path))
     for path, expected in (("exports", 10), ("exports/9", 9), ("exports/", 10)):
         given, expected = f"{tmp_path}/{path}", str(tmp_path / f"exports/{expected}")
-        assert ask(saved_model=given, texts=["a"])[0] == f"{expected} answers"
+        load_to_ask(given)
+        assert capsys.readouterr().out == f"{expected} answers\n"
         assert find_model(given) == read_initial_model(given).checkpoint == expected
         with pytest.warns(UserWarning, match=f"{expected}: an export"):
             albert_tf.from_pretrained(given)
@@ -300,6 +302,7 @@ def test_what_it_says_to_ask_and_serve_is_this_version_with_every_option(tmp_pat
         assert f"--saved_model={tmp_path}/{version} " in text and tag in text
         assert f"(let models.config there name version {version})" in text
         assert "/v1/models/albert/labels/stable:predict" in text
-        assert text.count("--option=") == choices
+        assert text.count("--options=") == bool(choices)
+        assert text.count(" ||| ") == max(choices - 1, 0)
         request = json.loads(text.partition(" -d ")[2].strip("'"))
         assert [len(row) for row in request["inputs"].get("options", [[]])] == [choices]
