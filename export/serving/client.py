@@ -113,22 +113,14 @@ def _channel(server: str, ca_file: str | None, client_certificate: str | None):
         ("grpc.max_reconnect_backoff_ms", 2000),
         ("grpc.service_config", json.dumps({"methodConfig": [_RETRY]})),
     ]
-    given = {"ca_file": ca_file, "client_certificate": client_certificate}
+    _tls_context(server, _TLS, ca_file, client_certificate)  # checks the files, as gRPC does not
     if not server.startswith(_TLS):
-        for flag, path in given.items():
-            if path:
-                raise UserError(f"--{flag}={path} is for {_TLS}{server}")
         return grpc.insecure_channel(server, options)
-    authority, certificate = (_read(flag, path) for flag, path in given.items())
+    authority, certificate = (
+        Path(path).read_bytes() if path else None for path in (ca_file, client_certificate)
+    )
     credentials = grpc.ssl_channel_credentials(authority, certificate, certificate)
     return grpc.secure_channel(server.removeprefix(_TLS), credentials, options)
-
-
-def _read(flag: str, path: str | None) -> bytes | None:
-    try:
-        return Path(path).read_bytes() if path else None
-    except OSError as error:
-        raise UserError(f"--{flag}={path}: {error.strerror}") from error
 
 
 def texts(values):
@@ -168,7 +160,7 @@ def ask_rest(
         request = urllib.request.Request(url, body, headers)
     except ValueError as error:
         raise UserError(f"{server}: {error}: expected http://HOST:PORT") from error
-    context = _tls_context(ca_file, client_certificate)
+    context = _tls_context(server, "https://", ca_file, client_certificate)
     try:
         with urllib.request.urlopen(request, timeout=timeout, context=context) as response:
             outputs = json.load(response)["outputs"]
@@ -183,10 +175,15 @@ def ask_rest(
     return _with_spans_read(outputs) if isinstance(outputs, dict) else {"outputs": outputs}
 
 
-def _tls_context(ca_file: str | None, client_certificate: str | None) -> ssl.SSLContext | None:
-    """Returns the settings for https://, or None for Python's own."""
+def _tls_context(
+    server: str, scheme: str, ca_file: str | None, client_certificate: str | None
+) -> ssl.SSLContext | None:
+    """Returns the settings for TLS, or None for the defaults. `scheme` marks servers with TLS."""
     if not ca_file and not client_certificate:
         return None
+    if not server.startswith(scheme):
+        flag = f"ca_file={ca_file}" if ca_file else f"client_certificate={client_certificate}"
+        raise UserError(f"--{flag} is for {scheme}, got {server}")
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # includes ssl.SSLError
@@ -195,7 +192,10 @@ def _tls_context(ca_file: str | None, client_certificate: str | None) -> ssl.SSL
         if client_certificate:
             context.load_cert_chain(client_certificate)
     except OSError as error:
-        raise UserError(f"--client_certificate={client_certificate}: {error}") from error
+        raise UserError(
+            f"--client_certificate={client_certificate}: {error}: expected a certificate and its "
+            "private key in a PEM file"
+        ) from error
     return context
 
 

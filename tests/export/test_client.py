@@ -8,6 +8,7 @@ import ast
 import base64
 import contextlib
 import functools
+import itertools
 import json
 import re
 import shutil
@@ -224,12 +225,13 @@ def test_encrypted_connections(answer, tmp_path, grpc_service, rest_handler):
             for given in ({}, {"ca_file": ca_file}):  # no authority, no certificate of the client
                 with pytest.raises(ValueError, match=r"UNAVAILABLE|SSL|Connection"):
                     ask(url, TEXTS, timeout=5, **given)
-            for flag in trusted:
-                with pytest.raises(ValueError, match=f"--{flag}=/absent: "):
-                    ask(url, TEXTS, **{**trusted, flag: "/absent"})
-        for flag, path in trusted.items():
-            with pytest.raises(ValueError, match=f"--{flag}={path} is for grpcs://localhost"):
-                client.ask_grpc(f"localhost:{port}", TEXTS, **{flag: path})
+            for flag, path in itertools.product(trusted, ("/absent", __file__)):
+                with pytest.raises(ValueError, match=f"--{flag}={path}: "):
+                    ask(url, TEXTS, **{**trusted, flag: path})
+            unsafe = url.replace("grpcs://", "").replace("https", "http")
+            for flag, path in trusted.items():
+                with pytest.raises(ValueError, match=f"--{flag}={path} is for {url[:5]}"):
+                    ask(unsafe, TEXTS, **{flag: path})
 
 
 def test_the_client_needs_no_tensorflow_over_rest(rest_server):
