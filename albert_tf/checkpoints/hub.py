@@ -167,9 +167,9 @@ def _wanted(names: list[str], path: str) -> list[str]:
     """Returns the names of the files to download."""
     for patterns in _WEIGHTS:
         weights = [n for n in names if any(fnmatch.fnmatch(n, pattern) for pattern in patterns)]
-        if weights:
+        if is_whole := not {*patterns[:2]}.isdisjoint(weights):  # shards need their index
             break
-    if not weights or "config.json" not in names:
+    if not is_whole or "config.json" not in names:
         raise UserError(
             f"{path}: expected config.json with model.safetensors or pytorch_model.bin, found "
             f"{shown(names)}"

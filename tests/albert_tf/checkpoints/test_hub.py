@@ -200,7 +200,7 @@ class TestNames:
         server.cut = None
         server.files.update(dict.fromkeys(("model-/../../../x.safetensors", "x.safetensors"), b""))
         assert "/x.safetensors" in assert_refused("cannot be used")
-        whole, server.files = server.files, {"README.md": b""}
+        whole, server.files = server.files, {"config.json": b"{}", "pytorch_model-1.bin": b""}
         assert_refused("expected config.json with model.safetensors or pytorch_model.bin")
         server.files = {"config.json": b"{}", "pytorch_model.bin.index.json": b"of shards"}
         convert(tmp_path / "one", "hf://acme/shards", exit_code=2)
