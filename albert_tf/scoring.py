@@ -297,7 +297,7 @@ def _check_masked_lm(model, tokenizer: AlbertTokenizer) -> None:
             f"expected an AlbertForPreTraining, got {type(model).__name__}: a fine-tuned model "
             "and an encoder have no masked LM"
         )
-    if getattr(model.masked_lm, "is_drawn_afresh", False):
+    if model.masked_lm.is_drawn_afresh:
         raise UserError(
             "the model's masked LM has random weights, because the files of the model lack it: use "
             "the model directory of the run, or the signatures `score` and `fill_mask` of an export"

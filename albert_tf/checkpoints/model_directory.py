@@ -244,8 +244,7 @@ def load_for_pretraining(path: str) -> tuple[AlbertForPreTraining, str]:
     model = AlbertForPreTraining(read_config(model_dir, checkpoint))
     model.create_variables()
     restore_weights(model, checkpoint)
-    # SentenceScorer rejects a model if its masked-LM head is randomly initialised.
-    model.masked_lm.is_drawn_afresh = "masked_lm/" in read_fresh(model_dir)
+    model.mark_missing(read_fresh(model_dir))
     return model, model_dir
 
 

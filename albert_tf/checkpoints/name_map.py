@@ -363,8 +363,8 @@ def with_rows(
     for name in weights.keys() & {*_ROWS_OF_PIECES}:
         weights[name] = rows_of(weights[name])
     assign(copy, Imported(config, weights, "", []), "the model")
-    if isinstance(model, AlbertForPreTraining):  # SentenceScorer rejects a random masked LM
-        copy.masked_lm.is_drawn_afresh = getattr(model.masked_lm, "is_drawn_afresh", False)
+    if isinstance(model, AlbertForPreTraining) and model.masked_lm.is_drawn_afresh:
+        copy.mark_missing("masked_lm/")
     return copy
 
 

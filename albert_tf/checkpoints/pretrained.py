@@ -62,7 +62,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
         model.create_variables()
         saved_model.restore_encoder(model.encoder, path)
         warnings.warn(f"{path}: an export, so the heads are freshly initialised", stacklevel=2)
-        model.masked_lm.is_drawn_afresh = True  # SentenceScorer rejects it
+        model.mark_missing("masked_lm/")
         return model, tokenizer
     _refuse_part(path)
     if fine_tuned.find(path):
@@ -133,7 +133,7 @@ def read(
             )
         model, missing = name_map.build(imported, path)
         directory, notes, fresh = imported.directory, imported.notes, ", ".join(missing)
-        model.masked_lm.is_drawn_afresh = "masked_lm/" in fresh  # SentenceScorer rejects it
+        model.mark_missing(fresh)
     if fresh:
         notes.append(f"missing, freshly initialised: {fresh}")
     return model, directory, notes, fresh

@@ -74,5 +74,5 @@ def test_our_directories_are_refused_before_training(tokenizer, tmp_path, capsys
 
 def test_a_random_masked_lm_stays_known(tokenizer):
     model = padded(tokenizer)
-    model.masked_lm.is_drawn_afresh = True
+    model.mark_missing("masked_lm/transform/kernel")
     assert pretrained.fit_to_vocabulary(model, tokenizer)[0].masked_lm.is_drawn_afresh
