@@ -24,6 +24,17 @@ from albert_tf.models import (
 # Prediction of a classifier if the probability of the best label is below min_probability.
 UNSURE = "unsure"
 # Maps activations of kinds with numeric outputs to the names of these outputs.
+DOC_STRIDE = 128  # pieces between the starts of two windows of a long text
+# The default content of task.json for a model that answers questions.
+SQUAD_DEFAULTS: dict[str, Any] = {
+    "may_be_impossible": False,
+    "has_answerability_head": False,
+    "doc_stride": DOC_STRIDE,
+    "max_query_length": 64,
+    "max_answer_length": 30,
+    "n_best_size": 20,
+    "null_threshold": 0.0,
+}
 NUMBERS = {"linear": ("value",), "span": ("start_logits", "end_logits")}
 
 
@@ -153,7 +164,7 @@ KINDS = {
             pipeline="token-classification",
             has_pooler=False,
             has_labels=True,
-            defaults=lambda _: {"doc_stride": 128},
+            defaults=lambda _: {"doc_stride": DOC_STRIDE},
         ),
         Kind(
             name="question_answering",
@@ -166,15 +177,7 @@ KINDS = {
             our_head="span/output",
             has_pooler=False,
             activation="span",
-            defaults=lambda _: {
-                "may_be_impossible": False,
-                "has_answerability_head": False,
-                "doc_stride": 128,
-                "max_query_length": 64,
-                "max_answer_length": 30,
-                "n_best_size": 20,
-                "null_threshold": 0.0,
-            },
+            defaults=lambda _: {**SQUAD_DEFAULTS},
         ),
     )
 }

@@ -41,10 +41,9 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import tensorflow as tf
 from absl import flags
 
 from albert_tf import config as config_lib
@@ -70,13 +69,13 @@ from .tasks.running.results import (
 )
 from .tasks.running.seed_run import (
     FinetuneSettings,
+    Finetuning,
     TaskSplit,
     fingerprint,
     kept_results,
     run_seed,
     what_is_predicted,
 )
-from .tasks.task import Task
 from .tasks.task_flags import create_tasks, define_task_flags
 from .training.run import (
     InitialModel,
@@ -90,9 +89,6 @@ from .training.settings import LoopSettings, check_steps_flags
 from .training.strategy import create_strategy, define_strategy_flags, is_chief, naming_lost_workers
 
 FLAGS = flags.FLAGS
-
-# The arguments of `finetune` that `_prepare` takes, too.
-_PREPARED = ("task", "initial", "settings", "loop", "strategy", "divide")
 
 
 def define_flags() -> None:
@@ -159,46 +155,43 @@ def main(_) -> None:
         FLAGS.classifier_dropout_prob,
     )
     strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
-    if FLAGS.folds:
+    loop, divide = settings_from_flags(LoopSettings), None
+    if FLAGS.folds and not FLAGS["eval_steps"].present:
         # The rows on which a fold is scored must not be used to select its weights.
-        FLAGS.set_default("eval_steps", 0)
-    task, divide = tasks.get(FLAGS.task), None
+        loop = dataclasses.replace(loop, eval_steps=0)
     if FLAGS.dev_fraction:
         divide = functools.partial(split_off_dev, fraction=FLAGS.dev_fraction)
-    arguments = {
-        "task": task,
-        "output_dir": FLAGS.output_dir,
-        "random_seeds": seeds,
-        "initial": initial,
-        "settings": next(iter(combinations.values())),
-        "loop": settings_from_flags(LoopSettings),
-        "strategy": strategy,
-        "divide": divide,
-    }
+    job = Finetuning(
+        task=next(iter(tasks.values())),
+        initial=initial,
+        output_dir=FLAGS.output_dir,
+        random_seeds=seeds,
+        settings=next(iter(combinations.values())),
+        loop=loop,
+        strategy=strategy,
+        divide=divide,
+    )
     if FLAGS.folds:
-        cross_validate(FLAGS.folds, arguments)
+        cross_validate(job, FLAGS.folds)
     elif FLAGS.task == "glue":
-        summaries = finetune_each({name: {"task": of} for name, of in tasks.items()}, arguments)
+        summaries = finetune_each({n: dataclasses.replace(job, task=of) for n, of in tasks.items()})
         if is_chief(strategy):
             write_glue_table(FLAGS.output_dir, summaries)
     elif len(combinations) > 1:
-        compare_settings(combinations, arguments)
+        compare_settings(job, combinations)
     else:
-        finetune(**arguments)
+        finetune(job)
 
 
-def finetune_each(runs: Mapping[str, dict], arguments: Mapping[str, Any]) -> dict[str, dict]:
-    """Fine-tunes several runs in OUTPUT_DIR/NAME. Returns a dict that maps names to summaries.
-
-    `runs` maps the name of a run to the arguments of `finetune` that override `arguments`.
-    """
-    seeds = len(arguments["random_seeds"])
+def finetune_each(runs: Mapping[str, Finetuning]) -> dict[str, dict]:
+    """Fine-tunes several runs in OUTPUT_DIR/NAME. Returns a dict that maps names to summaries."""
+    seeds = len(next(iter(runs.values())).random_seeds)
     print(f"{len(runs)} runs, {seeds} {'seed' if seeds == 1 else 'seeds'} each: {', '.join(runs)}")
     summaries = {}
-    for number, (name, differing) in enumerate(runs.items(), start=1):
+    for number, (name, job) in enumerate(runs.items(), start=1):
         print(f"\n{name}, run {number} of {len(runs)}")
-        path = os.path.join(arguments["output_dir"], name)
-        summaries[name] = finetune(**{**arguments, **differing, "output_dir": path})
+        path = os.path.join(job.output_dir, name)
+        summaries[name] = finetune(dataclasses.replace(job, output_dir=path))
     return summaries
 
 
@@ -222,46 +215,25 @@ def _combinations(
 
 
 @naming_lost_workers()
-def finetune(
-    *,
-    task: Task,
-    initial: InitialModel,
-    output_dir: str,
-    random_seeds: Sequence[int],
-    settings: FinetuneSettings,
-    loop: LoopSettings,
-    strategy: tf.distribute.Strategy,
-    divide: Callable[[list], tuple[list, list]] | None = None,
-) -> dict:
-    """Fine-tunes once per seed. Returns the content of OUTPUT_DIR/results.json.
-
-    If there is no dev file, `divide` can split the training examples into train and dev examples.
-    """
-    splits, settings, identity = _prepare(
-        task=task,
-        initial=initial,
-        settings=settings,
-        loop=loop,
-        strategy=strategy,
-        divide=divide,
-    )
-    config, tokenizer, checkpoint = initial[:3]
-    identity.update(origin_of(output_dir, checkpoint))
+def finetune(job: Finetuning) -> dict:
+    """Fine-tunes once per seed. Returns the content of OUTPUT_DIR/results.json."""
+    job, splits = _prepare(job)
+    task, initial, output_dir = job.task, job.initial, job.output_dir
+    identity = {**_identity(job, splits), **origin_of(output_dir, initial.checkpoint)}
     # These must be equal on all hosts, but a resumed run may change those outside its identity.
-    run = Run(strategy, output_dir, {**identity, **dataclasses.asdict(loop)})
+    run = Run(job.strategy, output_dir, {**identity, **dataclasses.asdict(job.loop)})
     with run.hold(identity):
-        division = describe_division(splits["train"][0], splits["dev"][0]) if divide else []
+        division = describe_division(splits["train"][0], splits["dev"][0]) if job.divide else []
         if run.is_chief:
-            _print_plan(task, splits, initial, settings, random_seeds, strategy, division)
+            _print_plan(job, splits, division)
         # Include seeds of earlier calls, so that the summary covers all seeds in the directory.
         predicted, stored = what_is_predicted(task, splits), stored_results(output_dir)
         results = {n: kept_results(found, predicted)["metrics"] for n, found in stored.items()}
-        for seed in random_seeds:
+        for seed in job.random_seeds:
             directory = os.path.join(output_dir, f"seed_{seed}")
-            of_seed = Run(strategy, directory, {**run.settings, "seed": seed})
-            of_seed.save_model_files(config, tokenizer)
-            found = run_seed(of_seed, task, splits, config, checkpoint, seed, settings, loop)
-            results[seed] = found["metrics"]
+            of_seed = Run(job.strategy, directory, {**run.settings, "seed": seed})
+            of_seed.save_model_files(initial.config, initial.tokenizer)
+            results[seed] = run_seed(of_seed, job, splits, seed)["metrics"]
         summary = summarise(task.name, task.best_metric, dict(sorted(results.items())))
         if run.is_chief:
             write_summary(output_dir, summary)
@@ -269,117 +241,94 @@ def finetune(
     return summary
 
 
-def compare_settings(
-    combinations: Mapping[str, FinetuneSettings], arguments: Mapping[str, Any]
-) -> None:
-    """Fine-tunes once per combination of settings, and writes which one is best on dev.
-
-    `arguments` are the arguments of `finetune` that all combinations have in common.
-    """
-    task, strategy, output_dir = (arguments[n] for n in ("task", "strategy", "output_dir"))
-    if not (arguments["divide"] or task.read("dev")):
+def compare_settings(job: Finetuning, combinations: Mapping[str, FinetuneSettings]) -> None:
+    """Fine-tunes once per combination of settings, and writes which one is best on dev."""
+    if not (job.divide or job.task.read("dev")):
         raise UserError(
             "--learning_rate, --num_epochs: several values are compared on dev: give --dev_file or "
             "--dev_fraction"
         )
     # Combinations of later calls are compared, too: only the two settings may differ.
-    splits, _, identity = _prepare(**{name: arguments[name] for name in _PREPARED})
+    prepared, splits = _prepare(job)
     for settings in combinations.values():
-        settings.with_steps(len(splits["train"].sequences)).check(strategy)
-    identity.update(dataclasses.asdict(arguments["settings"]), dev=fingerprint(splits["dev"]))
+        settings.with_steps(len(splits["train"].sequences)).check(job.strategy)
+    identity = {**_identity(prepared, splits), **dataclasses.asdict(job.settings)}
+    identity["dev"] = fingerprint(splits["dev"])
     del splits
     for name in ("learning_rate", "num_epochs"):
         identity.pop(name, None)
-    with Run(strategy, output_dir, {}).hold(identity):
-        runs = {name: {"settings": settings} for name, settings in combinations.items()}
-        summaries = finetune_each(runs, arguments)
-        if is_chief(strategy):
-            write_combinations(output_dir, summaries)
+    with Run(job.strategy, job.output_dir, {}).hold(identity):
+        runs = {n: dataclasses.replace(job, settings=of) for n, of in combinations.items()}
+        summaries = finetune_each(runs)
+        if is_chief(job.strategy):
+            write_combinations(job.output_dir, summaries)
 
 
-def cross_validate(folds: int, arguments: Mapping[str, Any]) -> None:
-    """Fine-tunes with each fold as dev set. Scores the first seed's predictions for all rows.
-
-    `arguments` are the arguments of `finetune` that all folds have in common.
-    """
-    task, strategy, output_dir = (arguments[n] for n in ("task", "strategy", "output_dir"))
-    examples = task.read("train")
+def cross_validate(job: Finetuning, folds: int) -> None:
+    """Fine-tunes with each fold as dev set. Scores the first seed's predictions for all rows."""
+    examples = job.task.read("train") or []
     numbers = fold_numbers(examples, folds)
+    split_off = functools.partial(split_off_fold, numbers=numbers)
     runs = {
-        f"fold_{fold}": {"divide": functools.partial(split_off_fold, numbers=numbers, fold=fold)}
+        f"fold_{fold}": dataclasses.replace(job, divide=functools.partial(split_off, fold=fold))
         for fold in range(1, folds + 1)
     }
     # Refuse wrong settings before the directory is claimed.
-    _prepare(**{**{name: arguments[name] for name in _PREPARED}, **runs["fold_1"]})
-    with Run(strategy, output_dir, {}).hold({"folds": folds}):
-        finetune_each(runs, arguments)
-        if is_chief(strategy):
-            score_out_of_fold(task, examples, numbers, output_dir, arguments["random_seeds"][0])
+    _prepare(runs["fold_1"])
+    with Run(job.strategy, job.output_dir, {}).hold({"folds": folds}):
+        finetune_each(runs)
+        if is_chief(job.strategy):
+            score_out_of_fold(job.task, examples, numbers, job.output_dir, job.random_seeds[0])
 
 
-def _prepare(
-    *,
-    task: Task,
-    initial: InitialModel,
-    settings: FinetuneSettings,
-    loop: LoopSettings,
-    strategy: tf.distribute.Strategy,
-    divide: Callable | None,
-) -> tuple[dict[str, TaskSplit], FinetuneSettings, dict]:
+def _prepare(job: Finetuning) -> tuple[Finetuning, dict[str, TaskSplit]]:
     """Reads and tokenizes the examples, and checks all settings.
 
-    Returns the splits, the settings with numbers of steps, and what the final weights depend on.
+    Returns the job with a weighted task, sequence length and number of steps; and the splits.
     """
-    settings.check(strategy)
-    config, tokenizer, _, trained_length = initial
-    trained_length = trained_length or config.max_position_embeddings
-    length = settings.max_seq_length or trained_length
-    program.check_max_seq_length(length, config.max_position_embeddings, trained_length)
+    job.settings.check(job.strategy)
+    config, tokenizer = job.initial.config, job.initial.tokenizer
+    length = job.max_seq_length
+    program.check_max_seq_length(length, config.max_position_embeddings, job.trained_length)
+    examples_of = _read_splits(job)
+    task = job.task.weighted(examples_of["train"])
     # Tokenize before a model is created, because Keras' seeding invalidates the tokenizer's graph.
     splits = {
         name: TaskSplit(examples, *task.encode(examples, tokenizer, length, name == "train"))
-        for name, examples in _read_splits(task, divide).items()
+        for name, examples in examples_of.items()
     }
     if config.type_vocab_size == 1 and any(s.sequences.has_pairs() for s in splits.values()):
         raise UserError(
             f"--task={task.name}: the examples are pairs of texts, but the model has one segment "
             "type (type_vocab_size 1): take a model with two, or make one text of each pair"
         )
-    settings = dataclasses.replace(settings, max_seq_length=length)
+    settings = dataclasses.replace(job.settings, max_seq_length=length)
     settings = settings.with_steps(len(splits["train"].sequences))
-    settings.check(strategy)
-    if loop.eval_steps and "dev" not in splits:
+    settings.check(job.strategy)
+    if job.loop.eval_steps and "dev" not in splits:
         raise UserError(
             f"--task={task.name}: there is no dev set to choose the best weights by: give "
             "--dev_file or --dev_fraction, or take the last weights with --eval_steps=0"
         )
-    identity = _identity(task, splits, initial, settings, loop)
-    if divide:
-        identity["dev_division"] = DIVISION
-    return splits, settings, identity
+    return dataclasses.replace(job, task=task, settings=settings), splits
 
 
-def _identity(
-    task: Task,
-    splits: dict[str, TaskSplit],
-    initial: InitialModel,
-    settings: FinetuneSettings,
-    loop: LoopSettings,
-) -> dict:
+def _identity(job: Finetuning, splits: dict[str, TaskSplit]) -> dict[str, Any]:
     """Returns all values, except the seed, that the final weights depend on."""
-    config, checkpoint = initial.config, initial.checkpoint
+    config, checkpoint = job.initial.config, job.initial.checkpoint
     return {
-        "task": task.name,
-        **task.description().model,
+        "task": job.task.name,
+        **job.task.description().model,
         "train": fingerprint(splits["train"]),
         # The dev set is used to select the best weights. Test sets do not affect the weights.
-        "dev": fingerprint(splits["dev"]) if loop.eval_steps else None,
+        "dev": fingerprint(splits["dev"]) if job.loop.eval_steps else None,
         # Hash the weights even if this seed has checkpoints, because the next seed needs them.
         "init_weights": checkpoint and hash_of_weights(checkpoint),
-        "vocabulary": initial.tokenizer.sha256,
+        "vocabulary": job.initial.tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
-        **dataclasses.asdict(settings),
-        **loop.identity(),
+        **dataclasses.asdict(job.settings),
+        **job.loop.identity(),
+        **({"dev_division": DIVISION} if job.divide else {}),
     }
 
 
@@ -413,16 +362,17 @@ def initial_model(
     return initial._replace(config=dataclasses.replace(initial.config, **dropouts))
 
 
-def _read_splits(task: Task, divide: Callable | None) -> dict[str, list]:
+def _read_splits(job: Finetuning) -> dict[str, list]:
     """Returns the examples of each existing split."""
+    task = job.task
     names = ("train", "dev", *task.other_splits())
     splits = {name: examples for name in names if (examples := task.read(name)) is not None}
     if "train" not in splits:
         raise UserError(f"--task={task.name}: there are no training examples")
-    if divide:
+    if job.divide:
         if "dev" in splits:
             raise UserError("--dev_fraction: a dev set is given too: omit one")
-        splits["train"], splits["dev"] = divide(splits["train"])
+        splits["train"], splits["dev"] = job.divide(splits["train"])
     return splits
 
 
@@ -436,14 +386,14 @@ def _seeds(texts: Sequence[str]) -> list[int]:
     return numbers
 
 
-def _print_plan(task, splits, initial, settings, random_seeds, strategy, division) -> None:
-    train, config = splits["train"], initial.config
+def _print_plan(job: Finetuning, splits: dict[str, TaskSplit], division: Sequence[str]) -> None:
+    train, config, settings = splits["train"], job.initial.config, job.settings
+    tokenizer, longest = job.initial.tokenizer, config.max_position_embeddings
     lines = []
     for name, (examples, sequences, _) in splits.items():
-        longest = config.max_position_embeddings
-        length, notes = settings.max_seq_length, task.summarise(examples)
+        notes = job.task.summarise(examples)
         lines += describe_split(
-            name, examples, sequences, initial.tokenizer, length, notes, longest
+            name, examples, sequences, tokenizer, job.max_seq_length, notes, longest
         )
         if name != "train":
             lines += warn_of_overlap(name, examples, train.examples)
@@ -451,15 +401,15 @@ def _print_plan(task, splits, initial, settings, random_seeds, strategy, divisio
             lines += [*division, *warn_of_shares(train.examples, examples)]
     data = "\n           ".join(line for line in lines if not line.startswith("warning"))
     warnings = "".join(line + "\n" for line in lines if line.startswith("warning"))
-    examples = settings.num_train_steps * settings.global_batch_size
+    total = settings.num_train_steps * settings.global_batch_size
     print(
-        f"""fine-tuning on {task.name}
+        f"""fine-tuning on {job.task.name}
   model    {config.num_hidden_layers} layers of {config.hidden_size}
   data     {data}
-{settings.describe(strategy)}
-  steps    {settings.num_train_steps:,} = {examples / len(train.sequences):.1f} epochs; \
+{settings.describe(job.strategy)}
+  steps    {settings.num_train_steps:,} = {total / len(train.sequences):.1f} epochs; \
 {settings.warmup_steps:,} of warm-up to {settings.learning_rate:.4g}
-  seeds    {", ".join(map(str, random_seeds))}
+  seeds    {", ".join(map(str, job.random_seeds))}
 {warnings}""".rstrip(),
         flush=True,
     )

@@ -142,7 +142,6 @@ def predict(settings: PredictionSettings, input_files: list[str], output_file: s
     check_output_name(output_file)
     found = _find(settings)
     path, description, task = found
-    task.top_k = settings.top_k
     # Read all rows first, so that an invalid row is reported before hours of prediction.
     total = folded = 0
     for example in read_files(task, input_files):
@@ -192,7 +191,7 @@ def _find(settings: PredictionSettings) -> _Found:
         )
     if of_pretrained:
         path, description = model, settings.decision.apply({"kind": "pretraining"})
-        task = pretrained.text_task(settings.columns, settings.quoting)
+        task: Task = pretrained.text_task(settings.columns, settings.quoting)
     elif answers:
         raise UserError(f"--answers={answers} applies to pre-trained models only: omit it")
     else:
@@ -202,7 +201,8 @@ def _find(settings: PredictionSettings) -> _Found:
             raise UserError(
                 "--null_threshold: an export applies its own; give it to export.export_saved_model"
             )
-        task = fine_tuned.task_of(description, settings.columns, settings.quoting)
+        described = {**description, "top_k": settings.top_k}
+        task = fine_tuned.task_of(described, settings.columns, settings.quoting)
     return _Found(path, description, task)
 
 
@@ -324,8 +324,8 @@ def load(
         batch_size=batch_size,
     )
     found = _find(settings)
-    if "id" in found.task.columns and "id" not in settings.columns:
-        found.task.columns["id"] = None  # number the rows instead
+    if "id" not in settings.columns:
+        found = found._replace(task=found.task.numbered())
     return Predictor(found, _load(found, settings))
 
 

@@ -24,7 +24,7 @@ from pipelines import finetune as finetune_lib
 from pipelines.data import beam_job
 from pipelines.tasks.classification import ClassificationTask
 from pipelines.tasks.running.batches import Prediction
-from pipelines.tasks.running.seed_run import FinetuneSettings
+from pipelines.tasks.running.seed_run import FinetuneSettings, Finetuning
 from pipelines.tasks.task import create_model
 from pipelines.training.settings import LoopSettings
 from tests.conftest import WORDS, make_text
@@ -164,6 +164,7 @@ def run_task(task, init_checkpoint, output_dir, seeds=(1,), **changes):
     settings = {"max_seq_length": 48, "global_batch_size": 12, "learning_rate": 5e-3}
     settings.update(num_train_steps=60, num_warmup_steps=6)
     arguments = {
+        "divide": None,
         "strategy": tf.distribute.OneDeviceStrategy("/cpu:0"),
         "loop": LoopSettings(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20),
     }
@@ -171,7 +172,7 @@ def run_task(task, init_checkpoint, output_dir, seeds=(1,), **changes):
     for values in (arguments, start):
         values.update({name: changes.pop(name) for name in list(changes) if name in values})
     settings.update(changes)
-    return finetune_lib.finetune(
+    job = Finetuning(
         task=task,
         initial=finetune_lib.initial_model(init_checkpoint and str(init_checkpoint), **start),
         output_dir=str(output_dir),
@@ -179,6 +180,7 @@ def run_task(task, init_checkpoint, output_dir, seeds=(1,), **changes):
         settings=FinetuneSettings(**settings),
         **arguments,
     )
+    return finetune_lib.finetune(job)
 
 
 def classification(table, splits=("train", "dev")):

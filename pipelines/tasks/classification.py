@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import array
 import collections
+import copy
 import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Union
 
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.jobs.decision import decided
 from albert_tf.kinds import UNSURE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import AlbertTokenizer
 from .labelled_task import LabelledTask
 from .reading.examples import AnyExample, id_and_label
-from .reading.sequences import Encoder, Packed, Sequences
+from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, describe_texts, warn_of_rounding
 from .reading.tables import as_label, as_number, read_rows, read_table, write_table
 from .scoring.confidence import confidence, tempered
@@ -40,18 +40,21 @@ _FIELDS = {"text": "text", "label": "label", "text_pair": None, "id": None}
 _SHOWN = ("id", "label", "prediction")  # columns of `answers` in SPLIT_errors.csv
 
 
+Label = Union[str, tuple[str, ...], float]  # a label, several labels, or a number
+
+
 @dataclasses.dataclass(frozen=True)
 class Example(AnyExample):
     """A text or a pair of texts, with its answer.
 
-    `label` is a label, a tuple of labels or a number. It is None if the answer is not known. `part`
-    names a part of the split that is scored separately. `line` is the FILE:LINE of the row.
+    `label` is None if the answer is not known. `part` names a part of the split that is scored
+    separately. `line` is the FILE:LINE of the row.
     """
 
     id: str
     text: str
     text_pair: str | None
-    label: str | tuple[str, ...] | float | None
+    label: Label | None
     part: str = ""
     line: str = dataclasses.field(default="", repr=False, compare=False)
 
@@ -73,6 +76,19 @@ class Example(AnyExample):
         return {"text": self.text, **pair}
 
 
+@dataclasses.dataclass(frozen=True)
+class Answering:
+    """How probabilities become answers. See Decision, and for `top_k` ClassificationTask.answers.
+
+    Only MultiLabelTask uses `label_thresholds`.
+    """
+
+    temperature: float = 1.0
+    min_probability: float = 0.0
+    label_thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    top_k: int = 5
+
+
 class ClassificationTask(LabelledTask):
     """Predicts a label or a number for each text or pair of texts.
 
@@ -85,19 +101,14 @@ class ClassificationTask(LabelledTask):
       quoting: see tables.read_table.
 
     Attributes:
-      top_k: see `answers`.
-      temperature, min_probability: see Decision.
-      label_thresholds: see Decision. Only MultiLabelTask uses it.
+      answering: see Answering.
+      label_weights: float32 [labels], loss weights of the labels; see `weighted`. None: all are 1.
     """
 
     fields = _FIELDS
-    stored = ("labels", "metrics", "quoting", "is_regression")
+    stored: ClassVar[tuple[str, ...]] = ("labels", "metrics", "quoting", "is_regression")
     activation = "softmax"
     block_size = 4000
-    top_k = 5
-    temperature = 1.0
-    min_probability = 0.0
-    label_thresholds: Mapping[str, float] = {}
 
     def __init__(
         self,
@@ -113,25 +124,32 @@ class ClassificationTask(LabelledTask):
         super().__init__(name, files, columns, labels)
         self.quoting = quoting
         self.class_weights = class_weights
-        self._weights: np.ndarray | None = None  # float32 [labels], set by `_weigh`
+        self.answering = Answering()
+        self.label_weights: np.ndarray | None = None
         self.is_regression = is_regression
         self.metrics = metrics or (
             ("pearson", "spearman") if is_regression else ("accuracy", "macro_f1")
         )
-        self.best_metric = self.metrics[0]
+
+    @property
+    def best_metric(self) -> str:
+        """See Task.best_metric."""
+        return self.metrics[0]
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
         """See Task.restore. Also checks that the columns fit the model (single texts or pairs)."""
         description = {**description, "is_regression": description["kind"] == "regressor"}
         task = super().restore(description, columns, quoting)
+        assert isinstance(task, cls)
         if description["has_pairs"] != bool(task.columns["text_pair"]):
             raise UserError(
                 "--text_pair_column: the model reads pairs of texts; name the column of the second"
                 if description["has_pairs"]
                 else "--text_pair_column: the model reads single texts: remove it"
             )
-        vars(task).update(decided(description))
+        names = {field.name for field in dataclasses.fields(Answering)}
+        task.answering = Answering(**{name: description[name] for name in names & {*description}})
         return task
 
     @functools.cached_property
@@ -141,7 +159,7 @@ class ClassificationTask(LabelledTask):
 
     def labels_of_file(self, path: str) -> Iterator[tuple[str, str]]:
         """See LabelledTask."""
-        column = self.columns["label"]
+        column = self.column("label")
         for number, row in read_table(path, [column], quoting=self.quoting):
             where = f"{path}:{number}"
             for label in self.label_names(row[column], where):
@@ -167,13 +185,13 @@ class ClassificationTask(LabelledTask):
 
     def label_names(self, value: object, where: str) -> list[str]:
         """Returns the labels in a cell."""
-        return [as_label(value, self.columns["label"], where)]
+        return [as_label(value, self.column("label"), where)]
 
-    def as_answer(self, value: object, where: str) -> str | float:
+    def as_answer(self, value: object, where: str) -> Label:
         """Converts a cell to a value for Example.label."""
         try:
             if self.is_regression:
-                return as_number(value, self.columns["label"], where)
+                return as_number(value, self.column("label"), where)
             [label] = self.label_names(value, where)
             self.check_known(label, where)
         except UserError as error:
@@ -194,32 +212,28 @@ class ClassificationTask(LabelledTask):
         tokens = encoder.truncate_and_pack(firsts, seconds, has_second)
         return tokens, full_lengths + of_second + 2 + has_second, examples
 
-    def encode(
-        self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
-    ) -> tuple[Sequences, list]:
-        """See Task.encode. Training examples also determine the weights of the labels."""
-        if training:
-            self._weigh(self.label_array(examples))
-        return super().encode(examples, tokenizer, max_seq_length, training)
-
-    def _weigh(self, labels: np.ndarray) -> None:
-        """Sets the weights of the labels, given the label array of the training examples."""
+    def weighted(self, examples: list[Example]) -> Task:
+        """See Task.weighted. The copy has the `label_weights` of `class_weights`."""
+        labels = self.label_array(examples)
         if self.is_regression and len(set(labels)) == 1:
             paths = ", ".join(self.files.get("train", [self.name]))
             raise UserError(
                 f"{paths}: the only number in {self.columns['label']!r} is {labels[0]:g}; expected "
                 "two different numbers or more"
             )
-        if self.class_weights == "balanced":
+        if not self.class_weights:
+            return self
+        if isinstance(self.class_weights, str):  # "balanced"
             counts = np.bincount(labels, minlength=len(self.labels))
             # Avoid division by zero for a label without examples. Its weight is never used.
             weights = len(labels) / (len(counts) * np.maximum(1, counts))
-            self._weights = weights.astype(np.float32)
-        elif self.class_weights:
+        else:
             for label in self.class_weights:
                 self.check_known(label, "--class_weights", is_in_row=False)
-            weights = [self.class_weights.get(label, 1.0) for label in self.labels]
-            self._weights = np.array(weights, np.float32)
+            weights = np.array([self.class_weights.get(label, 1.0) for label in self.labels])
+        task = copy.copy(self)
+        task.label_weights = weights.astype(np.float32)
+        return task
 
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
         """See Task.targets. Returns numbers, float32 [n], or label indices, int32 [n]."""
@@ -237,7 +251,7 @@ class ClassificationTask(LabelledTask):
             lines.append(f"numbers from {low:.4g} to {high:.4g}, mean {mean:.4g}")
             lines += warn_of_rounding(numbers)
         else:
-            counts = collections.Counter(example.label for example in examples)
+            counts = collections.Counter(name for e in examples for name in e.classes)
             lines.append(describe_labels(self.labels, counts))
         return lines + describe_texts(examples)
 
@@ -245,7 +259,7 @@ class ClassificationTask(LabelledTask):
         """Returns the target numbers, float64 [n], or the label indices, int32 [n]."""
         if self.is_regression:
             return np.array([example.label for example in examples], np.float64)
-        return np.array([self.place_of[example.label] for example in examples], np.int32)
+        return np.array([self.place_of[example.classes[0]] for example in examples], np.int32)
 
     def description(self) -> Description:
         """See Task.description."""
@@ -262,9 +276,9 @@ class ClassificationTask(LabelledTask):
         if self.is_regression:
             return tf.square(outputs["logits"][:, 0] - batch["labels"])
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], outputs["logits"])
-        if self._weights is None:
+        if self.label_weights is None:
             return loss
-        return loss * tf.gather(tf.constant(self._weights), batch["labels"])
+        return loss * tf.gather(tf.constant(self.label_weights), batch["labels"])
 
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers. Columns: id, label (if known), prediction and probabilities.
@@ -272,8 +286,8 @@ class ClassificationTask(LabelledTask):
         If there are more than 20 labels, only the `top_k` most likely labels are written, in the
         columns `label_1`, `probability_1` and so on.
         """
-        columns = id_and_label(examples, lambda example: self.as_cell(example.label))
-        exact: dict[str, Sequence] = {"part": [example.part for example in examples]}
+        columns = id_and_label(examples, self.as_cell)
+        exact: dict[str, Any] = {"part": [example.part for example in examples]}
         if self.is_regression:
             name = "value" if features is None else "logits"
             numbers = [output[name].reshape(-1)[0] for output in outputs]
@@ -283,8 +297,8 @@ class ClassificationTask(LabelledTask):
         probabilities = probabilities_of(outputs, features is None, self.activation)
         if not np.isfinite(probabilities).all():
             raise UserError("the model's probabilities are not finite: use another checkpoint")
-        if self.temperature != 1:
-            probabilities = tempered(probabilities, self.temperature)
+        if self.answering.temperature != 1:
+            probabilities = tempered(probabilities, self.answering.temperature)
         columns["prediction"] = self.predictions(probabilities)
         columns.update(self._probability_columns(probabilities))
         if all(example.label is not None for example in examples):
@@ -294,15 +308,15 @@ class ClassificationTask(LabelledTask):
             exact["probability_of_label"] = probabilities[np.arange(len(places)), places]
         return Answers(columns, exact)
 
-    def as_cell(self, label: str | tuple[str, ...] | float) -> str | float:
+    def as_cell(self, example: Example) -> Label | None:
         """Formats the label of an example for the output files."""
-        return label
+        return example.label
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels, formatted for the output files."""
         best, places = probabilities.max(axis=1), probabilities.argmax(axis=1)
         return [
-            self.labels[place] if probability >= self.min_probability else UNSURE
+            self.labels[place] if probability >= self.answering.min_probability else UNSURE
             for place, probability in zip(places, best)
         ]
 
@@ -313,7 +327,7 @@ class ClassificationTask(LabelledTask):
             for label, of_label in zip(self.labels, written.T):
                 columns[f"probability_{label}"] = of_label.tolist()
             return columns
-        best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self.top_k]
+        best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self.answering.top_k]
         for rank, places in enumerate(best.T, start=1):
             columns[f"label_{rank}"] = [self.labels[place] for place in places]
             of_rank = np.take_along_axis(written, places[:, np.newaxis], axis=1)[:, 0]
@@ -338,12 +352,12 @@ class ClassificationTask(LabelledTask):
                 predictions.append(self.place_of[row["prediction"]])
         found = np.array(labels), np.array(predictions)
         result = {name: float(METRICS[name](*found)) for name in self.metrics if labels}
-        if self.min_probability and total:
+        if self.answering.min_probability and total:
             result["answered"] = len(labels) / total
         return result
 
     def _is_answered(self, row: dict) -> bool:
-        return not self.min_probability or row["prediction"] != UNSURE
+        return not self.answering.min_probability or row["prediction"] != UNSURE
 
     def intervals(self, rows: Iterable[dict]) -> dict[str, list[float]]:
         """See Task.intervals. Empty for regression; skips unsure predictions."""
@@ -356,7 +370,8 @@ class ClassificationTask(LabelledTask):
         places = array.array("i")
         for row in rows:
             places.extend(self.place_of[row[name]] for name in ("label", "prediction"))
-        return confusion_matrix(*np.array(places).reshape(-1, 2).T, len(self.labels))
+        labels, predictions = np.array(places).reshape(-1, 2).T
+        return confusion_matrix(labels, predictions, len(self.labels))
 
     def details(self, examples: list[Example], answers: Answers) -> dict:
         """See Task.details: intervals, metrics per label, calibration and confusion matrix.

@@ -25,7 +25,7 @@ _THRESHOLD = 0.5
 _OTHER_LIST = re.compile(
     r"(np\.)?(array|(frozen)?set)\(.*\)|\[[\d. ]+\]|\[[^\[\]:]*,[^\[\]:]*\]", re.DOTALL
 )
-_BRACKETS = {"[": list, "(": tuple, "{": (set, dict)}
+_BRACKETS: dict[str, type | tuple[type, ...]] = {"[": list, "(": tuple, "{": (set, dict)}
 _LONGEST_LIST, _LONGEST_OTHER_LIST = 100_000, 1000  # characters
 
 
@@ -33,7 +33,7 @@ class MultiLabelTask(ClassificationTask):
     """Predicts zero or more labels per example, with one sigmoid per label.
 
     A label is predicted if its probability is at least 0.5, or at least the threshold that
-    `label_thresholds` sets for this label.
+    `answering.label_thresholds` sets for this label.
 
     A cell contains labels separated by `label_separator`. An empty cell means no label. In JSON the
     value may also be a list. Example.label is a tuple of labels.
@@ -64,21 +64,21 @@ class MultiLabelTask(ClassificationTask):
 
     def label_names(self, value: object, where: str) -> list[str]:
         """Returns the labels in a cell, without duplicates."""
-        column = self.columns["label"]
-        cells = value
-        if not isinstance(value, list):
-            if isinstance(value, str) and _is_list(value.strip()):
+        column, cells = self.column("label"), value
+        if not isinstance(cells, list):
+            text = as_text(value, column, where)
+            if _is_list(text.strip()):
                 raise UserError(
-                    f"{where}: {column!r} is {value[:60]!r}, a list as in Python or JSON: "
+                    f"{where}: {column!r} is {text[:60]!r}, a list as in Python or JSON: "
                     f"separate its labels by {self.separator!r}, without brackets and quotation "
                     "marks, or use .jsonl, which may contain lists"
                 )
-            cells = as_text(value, column, where).split(self.separator)
+            cells = text.split(self.separator)
             if not "".join(cells).strip():
                 return []
             if not all(cell.strip() for cell in cells):
                 raise UserError(
-                    f"{where}: {column!r} is {value[:60]!r}, with no label on one side of "
+                    f"{where}: {column!r} is {text[:60]!r}, with no label on one side of "
                     f"{self.separator!r}: remove the extra separator"
                 )
         names = list(dict.fromkeys(as_label(cell, column, where) for cell in cells))
@@ -101,14 +101,14 @@ class MultiLabelTask(ClassificationTask):
         """Returns a multi-hot array, float32 [n, labels]: 1 if an example has a label, else 0."""
         found = np.zeros([len(examples), len(self.labels)], np.float32)
         for row, example in zip(found, examples):
-            row[[self.place_of[label] for label in example.label]] = 1
+            row[[self.place_of[label] for label in example.classes]] = 1
         return found
 
     def summarise(self, examples: list[Example]) -> list[str]:
         """See Task.summarise."""
-        known = [example.label for example in examples if example.label is not None]
+        known = [example.classes for example in examples]
         notes = describe_texts(examples)
-        if len(known) < len(examples):
+        if any(example.label is None for example in examples):
             return ["without answers", *notes]
         counts = collections.Counter(label for labels in known for label in labels)
         if mark := self._other_separator(known):
@@ -140,15 +140,15 @@ class MultiLabelTask(ClassificationTask):
         losses = tf.nn.sigmoid_cross_entropy_with_logits(batch["labels"], outputs["logits"])
         return tf.reduce_mean(losses, axis=-1)
 
-    def as_cell(self, label: tuple[str, ...]) -> str:
+    def as_cell(self, example: Example) -> str:
         """Joins the labels with the separator."""
-        return self.separator.join(label)
+        return self.separator.join(example.classes)
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels of each row, joined with the separator."""
-        least = [self.label_thresholds.get(label, _THRESHOLD) for label in self.labels]
+        least = [self.answering.label_thresholds.get(label, _THRESHOLD) for label in self.labels]
         return [
-            self.as_cell(tuple(self.labels[place] for place in np.flatnonzero(row)))
+            self.separator.join(self.labels[place] for place in np.flatnonzero(row))
             for row in probabilities >= np.array(least)
         ]
 
@@ -172,7 +172,7 @@ class MultiLabelTask(ClassificationTask):
         pair = self._sets(rows)
         return intervals_of_sets(*pair, self.metrics) if pair else {}
 
-    def _sets(self, rows: Iterable[dict]) -> list[sparse.csr_matrix] | None:
+    def _sets(self, rows: Iterable[dict]) -> tuple[sparse.csr_matrix, sparse.csr_matrix] | None:
         """Returns labels and predictions, [n, labels] each; None if rows have no labels."""
         # Label indices of all rows (4 bytes each), and the end offset of each row (8 bytes each).
         found = {
@@ -185,12 +185,13 @@ class MultiLabelTask(ClassificationTask):
                 names = row[name].split(self.separator) if row[name] else []
                 places.extend(self.place_of[label] for label in names)
                 ends.append(len(places))
-        return [
+        labels, predictions = (
             sparse.csr_matrix(
                 (np.ones(len(places), np.int8), places, ends), (len(ends) - 1, len(self.labels))
             )
             for places, ends in found.values()
-        ]
+        )
+        return labels, predictions
 
 
 def _is_list(text: str) -> bool:

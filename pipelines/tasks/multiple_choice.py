@@ -15,7 +15,7 @@ import tensorflow as tf
 from albert_tf.storage.errors import UserError
 from albert_tf.text.choices import questions_with_options
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
-from .reading.examples import AnyExample, id_and_label
+from .reading.examples import AnyExample, id_and_label, required
 from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, warn_of_rows
 from .reading.tables import as_text, read_rows, read_table
@@ -59,15 +59,15 @@ class MultipleChoiceTask(Task):
     In each row the options are a list of texts, and the label is a number from 0 or a letter. If a
     question and an option are too long together, their last `max_qa_length` pieces are kept.
 
-    Attributes:
+    Args:
+      num_choices: number of options per question. Default: as in the first file.
       blank: the character in a cloze question that is replaced by the option. If None, the option
         is appended to the question. Only RACE sets it; in other data `_` may be part of a name.
     """
 
     fields = _FIELDS
-    stored = ("max_qa_length",)
+    stored = ("max_qa_length", "num_choices", "blank")
     best_metric = "accuracy"
-    blank: str | None = None
 
     def __init__(
         self,
@@ -75,23 +75,26 @@ class MultipleChoiceTask(Task):
         files: Files,
         columns: Columns | None = None,
         max_qa_length: int = MAX_QA_LENGTH,
+        num_choices: int | None = None,
+        blank: str | None = None,
     ):
         super().__init__(name, files, columns)
         self.max_qa_length = max_qa_length
+        self._num_choices = num_choices
+        self.blank = blank
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
         """See Task.restore. --text_column names the column of the context."""
         columns = {"context" if name == "text" else name: columns[name] for name in columns}
-        task = super().restore(description, columns, quoting=None)
-        task.num_choices = description["num_choices"]
-        task.blank = description.get("blank")
-        return task
+        return super().restore(description, columns, quoting=None)
 
     @functools.cached_property
     def num_choices(self) -> int:
-        """Number of options per question, from the first row of the first file."""
-        path, column = next(iter(self.files.values()))[0], self.columns["options"]
+        """Number of options per question, by default from the first row of the first file."""
+        if self._num_choices:
+            return self._num_choices
+        path, column = next(iter(self.files.values()))[0], self.column("options")
         number, row = next(read_table(path, [column]))
         return len(as_options(row[column], column, f"{path}:{number}"))
 
@@ -102,9 +105,8 @@ class MultipleChoiceTask(Task):
 
     def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file."""
-        names = self.columns
-        for row in read_rows(path, first, needs_answers, names):
-            cells, where = row.cells, row.where
+        for row in read_rows(path, first, needs_answers, self.columns):
+            cells, names, where = row.cells, row.columns, row.where
             options = as_options(cells["options"], names["options"], where, self.num_choices)
             question = row.text("question") if "question" in cells else ""
             label = None
@@ -144,7 +146,7 @@ class MultipleChoiceTask(Task):
         warnings = warn_of_rows(0, [example.id for example in examples])
         if any(example.label is None for example in examples):
             return ["without answers", *warnings]
-        counts = collections.Counter(string.ascii_uppercase[e.label] for e in examples)
+        counts = collections.Counter(string.ascii_uppercase[required(e.label)] for e in examples)
         return [describe_labels(string.ascii_uppercase[: self.num_choices], counts), *warnings]
 
     def description(self) -> Description:
@@ -175,7 +177,8 @@ class MultipleChoiceTask(Task):
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
         """See Task.score. Returns `accuracy`, and `accuracy_PART` for each part."""
-        right, parts = array.array("b"), collections.defaultdict(lambda: array.array("b"))
+        right = array.array("b")
+        parts: dict[str, array.array] = collections.defaultdict(lambda: array.array("b"))
         for row in rows:
             if "label" not in row:
                 return {}

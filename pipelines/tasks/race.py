@@ -28,11 +28,8 @@ class RaceTask(MultipleChoiceTask):
     Source: Lai et al. 2017; the reference's race_utils.
     """
 
-    num_choices = len(_LETTERS)
-    blank = "_"
-
     def __init__(self, data_dir: str, max_qa_length: int = MAX_QA_LENGTH):
-        super().__init__("race", {}, max_qa_length=max_qa_length)
+        super().__init__("race", {}, None, max_qa_length, len(_LETTERS), blank="_")
         inner = os.path.join(data_dir, "RACE")
         self.directory = inner if tf.io.gfile.isdir(inner) else data_dir
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from scipy import special
 
 from albert_tf import losses
-from albert_tf.kinds import KINDS
+from albert_tf.kinds import SQUAD_DEFAULTS as _DEFAULTS
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
@@ -26,7 +26,6 @@ from .scoring.squad_answers import Answer, answer_by_beams, answer_by_spans
 from .scoring.squad_metrics import score_v1, score_v2
 from .task import Answers, Description, Files, Outputs, Task
 
-_DEFAULTS = KINDS["question_answering"].defaults(())
 # SquadTask arguments in task.json. _OF_MODEL affects the weights, _OF_DECODING only the answers.
 _OF_MODEL = ("may_be_impossible", "has_answerability_head", "doc_stride", "max_query_length")
 _OF_DECODING = ("max_answer_length", "n_best_size", "null_threshold")
@@ -37,7 +36,7 @@ class SquadTask(Task):
     """Extracts the answers to questions from texts.
 
     Attributes:
-      files: JSON files in the official format; see Task.
+      paths: JSON files in the official format; see `files` of Task.
       may_be_impossible: whether questions may be unanswerable (SQuAD 2.0).
       has_answerability_head: if True, the model has the reference's head for SQuAD 2.0. If False,
         it has BERT's head, where a span at [CLS] means "no answer".
@@ -48,7 +47,7 @@ class SquadTask(Task):
       null_threshold: "no answer" is predicted if the null odds exceed this threshold.
     """
 
-    files: Files
+    paths: dataclasses.InitVar[Files]
     may_be_impossible: bool = _DEFAULTS["may_be_impossible"]
     has_answerability_head: bool = _DEFAULTS["has_answerability_head"]
     doc_stride: int = _DEFAULTS["doc_stride"]
@@ -59,8 +58,8 @@ class SquadTask(Task):
 
     best_metric = "f1"
 
-    def __post_init__(self):
-        super().__init__("squad_v2" if self.may_be_impossible else "squad_v1", self.files)
+    def __post_init__(self, paths: Files):
+        super().__init__("squad_v2" if self.may_be_impossible else "squad_v1", paths)
         self._told: set[str] = set()
         # For prediction, the reference's head searches beams instead of computing all logits.
         self.has_dev_loss = not self.has_answerability_head
@@ -80,7 +79,7 @@ class SquadTask(Task):
         """See Task.read."""
         if split not in self.files:
             return None
-        questions = {}
+        questions: dict[str, Question] = {}
         for path in self.files[split]:
             found = read_questions(path)
             if split != "test":
@@ -123,8 +122,8 @@ class SquadTask(Task):
         columns = (x.numpy().tolist() for x in (cut.text, firsts, firsts + lengths, offsets))
         is_max_context = np.split(cut.is_max_context.numpy(), np.cumsum(lengths)[:-1])
         windows = [
-            Window(first + place, paragraphs[place], *bounds, is_max)
-            for place, *bounds, is_max in zip(*columns, is_max_context)
+            Window(first + place, paragraphs[place], begin, end, offset, is_max)
+            for place, begin, end, offset, is_max in zip(*columns, is_max_context)
         ]
         full_lengths = full_lengths[cut.text.numpy()] + lengths + NUM_SPECIAL_PIECES
         return tokens, full_lengths, windows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,12 +16,13 @@ from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
+from .reading.examples import required
 from .reading.sequences import Encoder, Packed, Sequences, pack_in_blocks
 from .reading.tables import write_table
 
-Outputs = list[dict[str, np.ndarray]]
-Files = Mapping[str, str | Sequence[str]]  # maps a split to its file or files
-Columns = Mapping[str, str | None]  # maps a field to its column, or to None
+Outputs = list[dict[str, Any]]  # arrays, or scalars such as bytes
+Files = Mapping[str, Union[str, Sequence[str]]]  # maps a split to its file or files
+Columns = Mapping[str, Optional[str]]  # maps a field to its column, or to None
 
 
 class Answers(NamedTuple):
@@ -31,7 +33,7 @@ class Answers(NamedTuple):
     """
 
     columns: dict[str, list]
-    exact: dict[str, Sequence]
+    exact: Mapping[str, Any]
 
     def rows(self) -> Iterator[dict]:
         """Yields the values of each example as a dict with column names as keys."""
@@ -67,18 +69,13 @@ class Task(abc.ABC):
       columns: maps a field to its column, or to None if there is no such column.
       fields: maps a field to its default column. Empty if the task has its own file format.
       stored: names of the constructor's arguments that are stored in task.json.
-      best_metric: name of the metric in `score` that selects the best checkpoint (the highest;
-        between equal ones, the lowest loss on dev decides).
       block_size: maximum number of examples to tokenize at once.
-      sequences_per_example: see Sequences.
       has_dev_loss: whether a prediction has the outputs that `losses` needs.
     """
 
-    best_metric: str
     fields: ClassVar[dict[str, str | None]] = {}
     stored: ClassVar[tuple[str, ...]] = ()
     block_size = 1000
-    sequences_per_example = 1
     has_dev_loss = True
 
     def __init__(self, name: str, files: Files, columns: Columns | None = None):
@@ -89,6 +86,26 @@ class Task(abc.ABC):
             for split, paths in files.items()
             if paths
         }
+
+    @property
+    @abc.abstractmethod
+    def best_metric(self) -> str:
+        """Metric in `score` whose highest value selects the best checkpoint (then: loss on dev)."""
+
+    @property
+    def sequences_per_example(self) -> int:
+        """See Sequences."""
+        return 1
+
+    def column(self, field: str) -> str:
+        """Returns the column of a field that has one."""
+        return required(self.columns[field])
+
+    def numbered(self) -> Task:
+        """Returns a copy that numbers the rows instead of reading their ids."""
+        task = copy.copy(self)
+        task.columns = {**self.columns, **dict.fromkeys(self.columns.keys() & {"id"})}
+        return task
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
@@ -130,6 +147,13 @@ class Task(abc.ABC):
         """Returns lines for the run's plan: statistics of the answers, and warnings."""
         return []
 
+    def weighted(self, examples: list) -> Task:
+        """Returns the task with a loss that is weighted as the training examples require.
+
+        Raises a UserError if no model can learn from the examples.
+        """
+        return self
+
     def encode(
         self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
     ) -> tuple[Sequences, list]:
@@ -142,8 +166,8 @@ class Task(abc.ABC):
             examples, self.block_size, lambda block, first: self.pack(block, first, encoder)
         )
         labels = self.targets(examples, features, max_seq_length) if training else {}
-        changes = {"labels": labels, "sequences_per_example": self.sequences_per_example}
-        return dataclasses.replace(sequences, **changes), features
+        number = self.sequences_per_example
+        return dataclasses.replace(sequences, labels=labels, sequences_per_example=number), features
 
     @abc.abstractmethod
     def pack(self, examples: list, first: int, encoder: Encoder) -> Packed:
@@ -210,7 +234,8 @@ def create_model(task: Task, config: AlbertConfig, recompute: bool = False) -> t
 
 def read_files(task: Task, paths: Sequence[str], needs_answers: bool = False) -> Iterator:
     """Yields the examples of several files. Rows without an id are numbered across all files."""
-    number, first = 0, {}  # first file with answers (True) and without (False)
+    number = 0
+    first: dict[bool, str] = {}  # first file with answers (True) and without (False)
     for path in paths:
         is_answered = None
         for example in task.read_file(path, number, needs_answers):

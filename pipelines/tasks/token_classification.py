@@ -15,11 +15,12 @@ import tensorflow as tf
 from scipy import special
 
 from albert_tf import losses
-from albert_tf.kinds import KINDS
+from albert_tf.kinds import DOC_STRIDE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.entities import OUTSIDE, are_entity_tags, find_entities, parse_tag
 from .labelled_task import LabelledTask
+from .reading.examples import required
 from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, warn_of_rows, warn_of_tags
 from .reading.token_files import FIELDS, TokenExample, iterate_examples
@@ -29,8 +30,6 @@ from .task import Answers, Columns, Description, Files, Outputs, Task
 
 # White space that separates columns or lines, unlike a no-break space.
 _NOT_IN_COLUMNS = re.compile("[ \t-\r\x1c-\x1f\x85\u2028\u2029]")
-
-DOC_STRIDE = KINDS["token_classifier"].defaults(())["doc_stride"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +85,7 @@ class TokenClassificationTask(LabelledTask):
     def labels_of_file(self, path: str) -> Iterator[tuple[str, str]]:
         """See LabelledTask."""
         for example in iterate_examples(path, self.columns, 0, needs_tags=True):
-            for tag in example.tags:
+            for tag in required(example.tags):
                 yield tag, f"{path}: text {example.id}"
 
     def in_order(self, labels: set[str]) -> Sequence[str]:
@@ -130,12 +129,12 @@ class TokenClassificationTask(LabelledTask):
         if any(example.tags is None for example in examples):
             return [f"{words}, without answers", *warnings]
         warnings += self._warn_of_tags(examples)
+        tags = [required(example.tags) for example in examples]
         if self.marks_entities:
-            names = self._types
-            counts = collections.Counter(e[2] for x in examples for e in find_entities(x.tags))
+            counts = collections.Counter(e[2] for of_text in tags for e in find_entities(of_text))
         else:
-            names = self.labels
-            counts = collections.Counter(tag for example in examples for tag in example.tags)
+            counts = collections.Counter(tag for of_text in tags for tag in of_text)
+        names = self._types if self.marks_entities else self.labels
         return [words, describe_labels(names, counts), *warnings]
 
     def _warn_of_tags(self, examples: list[TokenExample]) -> list[str]:
@@ -144,8 +143,9 @@ class TokenClassificationTask(LabelledTask):
             spans = lost = 0
             for example in examples:
                 if example.text is not None:
-                    spans += len(example.entities)
-                    lost += len(set(example.entities) - spans_of_tags(example, example.tags))
+                    entities = set(required(example.entities))
+                    spans += len(entities)
+                    lost += len(entities - spans_of_tags(example, required(example.tags)))
             return [
                 f"warning: {lost:,} of {spans:,} spans do not begin and end with a word, or share "
                 "one: no prediction can equal them"

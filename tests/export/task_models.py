@@ -28,14 +28,6 @@ def classification(text_pair, is_regression=False):
     return ClassificationTask("classification", {}, columns, labels, is_regression)
 
 
-class MultipleChoice(MultipleChoiceTask):
-    num_choices = 3
-
-
-class Cloze(MultipleChoice):
-    blank = "_"
-
-
 def token_classification(labels):
     return TokenClassificationTask("token_classification", {}, {}, labels, 9)
 
@@ -49,13 +41,13 @@ TASKS = {
     "multilabel": MultiLabelTask(
         "multilabel", {}, {"text": "first", "text_pair": "second"}, LABELS
     ),
-    "multiple_choice": MultipleChoice("multiple_choice", {}, {}, 19),
+    "multiple_choice": MultipleChoiceTask("multiple_choice", {}, {}, 19, 3),
     "token_classifier": token_classification(("O", "B-á", "I-á", "S-b", "E-á", "I-b")),
     "question_answering": SquadTask({}, **SQUAD_ARGUMENTS),
     "question_answering, 2.0": SquadTask({}, may_be_impossible=True, **SQUAD_ARGUMENTS),
     "question_answering, beams": SquadTask({}, **BEAMS, **SQUAD_ARGUMENTS),
 }
-CLOZE = Cloze("multiple_choice", {}, {}, 19)
+CLOZE = MultipleChoiceTask("multiple_choice", {}, {}, 19, 3, "_")
 
 
 @pytest.fixture(scope="session")

@@ -335,17 +335,16 @@ def test_what_does_not_fit(table, pretrained, tiny_vocabulary, tmp_path):
 
 def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatch, capsys):
     divide = functools.partial(split_off_dev, fraction=0.1)
-    divided = functools.partial(finetune_lib.finetune, divide=divide)
-    monkeypatch.setattr(finetune_lib, "finetune", divided)
     monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
     notes = ["dev: a note", "warning: no sample"]
     monkeypatch.setattr(finetune_lib, "describe_division", lambda *_: notes)
+    task, run_dir = classification(table, ["train"]), tmp_path / "run"
     for _ in range(2):
-        run_task(classification(table, ["train"]), pretrained, tmp_path / "run")
+        run_task(task, pretrained, run_dir, divide=divide)
     out = capsys.readouterr().out
     assert "warning: dev has fewer than ten rows of 'other' " in out
     assert out.endswith("warning: no sample\n"), "beside the figures, too"
     assert (out.count(notes[0]), out.count(notes[1])) == (2, 4)
     monkeypatch.setattr(finetune_lib, "DIVISION", "x")
     with pytest.raises(ValueError, match=r"holds another run .*dev_division \d there, 'x' here"):
-        run_task(classification(table, ["train"]), pretrained, tmp_path / "run")
+        run_task(task, pretrained, run_dir, divide=divide)

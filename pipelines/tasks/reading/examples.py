@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 class AnyExample(abc.ABC):
@@ -34,7 +36,7 @@ class AnyExample(abc.ABC):
         return ()
 
     @abc.abstractmethod
-    def inputs(self) -> dict[str, str | Sequence[str]]:
+    def inputs(self) -> Mapping[str, str | Sequence[str]]:
         """Maps the input names of an export's signatures to a text or a list of texts."""
 
     def texts(self) -> Iterator[str]:
@@ -45,6 +47,12 @@ class AnyExample(abc.ABC):
     def num_chars(self) -> int:
         """Returns the total number of characters of all texts."""
         return sum(map(len, self.texts()))
+
+
+def required(value: _T | None) -> _T:
+    """Returns a value that is not None, as the caller has checked."""
+    assert value is not None
+    return value
 
 
 def id_and_label(examples: Sequence[AnyExample], label_of: Callable[[Any], Any]) -> dict[str, list]:

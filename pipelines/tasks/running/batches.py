@@ -14,6 +14,8 @@ from ..task import Outputs
 # Batch lengths are multiples of _LENGTH_STEP, to limit the number of shapes and the padding. For
 # each new length, the element-wise passes of training are compiled once, which takes 0.15 s.
 _LENGTH_STEP = 8
+# The tensors of _tables.
+_Tables = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 # Number of batches whose examples are sorted together by length.
 _BATCHES_SORTED_TOGETHER = 16
 
@@ -154,8 +156,8 @@ class Prediction:
 
     def __call__(
         self, sequences: Sequences, is_stopped: Callable[[], bool] = lambda: False
-    ) -> Outputs | None:
-        """Returns the outputs of each example in order, or None if `is_stopped` returns True."""
+    ) -> Outputs:
+        """Returns the outputs of each example in order, or [] if `is_stopped` returns True."""
         lengths, tables = sequences.lengths(), _tables(sequences)
         order = np.argsort(lengths, kind="stable")
         order = np.concatenate([order, np.full(-len(order) % self._batch_size, -1, order.dtype)])
@@ -164,7 +166,7 @@ class Prediction:
         found: Outputs = [{}] * len(sequences)
         for examples in order.reshape(-1, self._batch_size):
             if is_stopped():
-                return None
+                return []
             # Only the last batch contains -1. It also contains the longest example.
             longest = lengths[examples].max()
             length = _length(longest, self._max_seq_length, self._has_fixed_length)
@@ -188,7 +190,7 @@ class Prediction:
         """Returns a traced function that maps (result of _tables, examples, length) to outputs."""
         rows = self._batch_size // self._strategy.num_replicas_in_sync
 
-        def score_replica(tables, examples, length):
+        def score_replica(tables: _Tables, examples, length):
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             batch = make_batch(
                 Sequences(*tables, {}, sequences_per_example),
@@ -200,7 +202,7 @@ class Prediction:
                 outputs = _of_all_replicas(outputs, self._batch_size, self._max_seq_length)
             return outputs
 
-        tables = [tf.TensorSpec([None], dtype) for dtype in (tf.int32, tf.int64, tf.int32)]
+        tables = tuple(tf.TensorSpec([None], dtype) for dtype in (tf.int32, tf.int64, tf.int32))
         examples = tf.TensorSpec([self._batch_size], tf.int64)
         return tf.function(
             lambda *arguments: self._strategy.run(score_replica, arguments),
@@ -232,7 +234,8 @@ def _of_all_replicas(
         return tf.ensure_shape(padded, [batch_size, *known])
 
     def narrow(value, own):
-        return value[(slice(None), *(slice(size) for size in tf.unstack(tf.shape(own)[1:])))]
+        places = (slice(None), *(slice(size) for size in tf.unstack(tf.shape(own)[1:])))
+        return value[places]
 
     wide = tf.nest.map_structure(widen, outputs)
     # A single call cannot reduce tensors of different dtypes.
@@ -241,9 +244,11 @@ def _of_all_replicas(
     return tf.nest.map_structure(narrow, {**wide, "example": examples}, outputs)
 
 
-def _tables(sequences: Sequences) -> list[tf.Tensor]:
+def _tables(sequences: Sequences) -> _Tables:
     """Returns the tensors from which a graph creates batches."""
-    return [*map(tf.constant, (sequences.pieces, sequences.row_splits, sequences.first_lengths))]
+    arrays = (sequences.pieces, sequences.row_splits, sequences.first_lengths)
+    pieces, row_splits, first_lengths = map(tf.constant, arrays)
+    return pieces, row_splits, first_lengths
 
 
 def _length(longest, max_seq_length: int, has_fixed_length: bool):

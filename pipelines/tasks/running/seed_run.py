@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +16,11 @@ from absl import flags
 
 from albert_tf import optimization
 from albert_tf.checkpoints import model_directory, saved_model
-from albert_tf.config import AlbertConfig
 from albert_tf.jobs import program
 from albert_tf.jobs.settings import setting
 from albert_tf.storage import files
 from ...training.objective import Objective
-from ...training.run import Run, has_checkpoint
+from ...training.run import InitialModel, Run, has_checkpoint
 from ...training.settings import LoopSettings, TrainingSettings, precision
 from ...training.strategy import check_hosts_agree, is_tpu
 from ...training.train_loop import TrainLoop
@@ -58,6 +57,34 @@ class FinetuneSettings(TrainingSettings):
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Finetuning:
+    """The task, model and settings of a fine-tuning run.
+
+    One model is trained for each of `random_seeds`. If there is no dev file, `divide` can split the
+    training examples into train and dev examples. `loop`: how often to log, save and evaluate.
+    """
+
+    task: Task
+    initial: InitialModel
+    output_dir: str
+    random_seeds: Sequence[int]
+    settings: FinetuneSettings
+    loop: LoopSettings
+    strategy: tf.distribute.Strategy
+    divide: Callable[[list], tuple[list, list]] | None = None
+
+    @property
+    def max_seq_length(self) -> int:
+        """Maximum length of a sequence. Default: the length at which the weights were trained."""
+        return self.settings.max_seq_length or self.trained_length
+
+    @property
+    def trained_length(self) -> int:
+        """Sequence length of the initial weights. If they are random, the longest possible."""
+        return self.initial.trained_length or self.initial.config.max_position_embeddings
+
+
 # The content of a seed's results.json. For each split it has the metrics, details of the metrics,
 # and a hash of the inputs of the predictions.
 NO_RESULTS: dict[str, dict] = {"metrics": {}, "details": {}, "predicted": {}}
@@ -71,22 +98,14 @@ class TaskSplit(NamedTuple):
     features: list
 
 
-def run_seed(
-    run: Run,
-    task: Task,
-    splits: dict[str, TaskSplit],
-    config: AlbertConfig,
-    checkpoint: str | None,
-    seed: int,
-    settings: FinetuneSettings,
-    loop: LoopSettings,
-) -> dict:
+def run_seed(run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int) -> dict:
     """Trains with one seed, then predicts and scores all splits except "train".
 
     Work of earlier calls is not repeated. A finished seed only predicts splits that were not
     predicted with the same decoding settings before. Metrics of other splits are kept. Returns the
     content of MODEL_DIR/results.json; see NO_RESULTS.
     """
+    task, settings, checkpoint = job.task, job.settings, job.initial.checkpoint
     predicted, path = what_is_predicted(task, splits), os.path.join(run.model_dir, RESULTS_FILE)
     is_trained = tf.io.gfile.exists(path)
     kept = kept_results(files.read_json(path) if is_trained else NO_RESULTS, predicted)
@@ -95,12 +114,12 @@ def run_seed(
     if is_trained and run.is_chief:
         # Remove outdated results first. After a kill, they must not be used for new predictions.
         files.write_atomically(path, json.dumps(kept) + "\n")
-    model, optimizer = _create_model(task, config, seed, settings, run.strategy)
+    model, optimizer = _create_model(job, seed)
     if checkpoint and not has_checkpoint(run.model_dir):
         source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
         source.restore_encoder(model.encoder, checkpoint)
     # TPUs and XLA require all batches to have the same shape.
-    length = (settings.max_seq_length, settings.jit_compile or is_tpu(run.strategy))
+    length = (job.max_seq_length, settings.jit_compile or is_tpu(run.strategy))
     rows = settings.global_batch_size // settings.gradient_accumulation_steps
     predict = Prediction(run.strategy, model, rows, *length)
     if not is_trained:
@@ -109,9 +128,9 @@ def run_seed(
             step = TrainStep(model, model, task_objective(task), optimizer, settings, seed)
         rates = {"examples_per_second": 1, "tokens_per_second": len(train.pieces) / len(train)}
         evaluate = None
-        if loop.eval_steps:
+        if job.loop.eval_steps:
             examples, _, features = dev = splits["dev"]
-            labels = task.targets(examples, features, settings.max_seq_length)
+            labels = task.targets(examples, features, job.max_seq_length)
             evaluate = functools.partial(_score_dev, task, dev, labels, predict)
         TrainLoop(
             run,
@@ -119,17 +138,17 @@ def run_seed(
             lambda first_step, context: training_dataset(
                 train, settings.global_batch_size, seed, first_step, *length, context
             ),
-            loop,
+            job.loop,
             rates,
             evaluate,
         ).train()
-    _restore_best(run, model, loop)
+    _restore_best(run, model, job.loop)
     new = {name: split for name, split in splits.items() if name not in kept["predicted"]}
     found = {**_predict(run, task, new, predict), "predicted": predicted}
     results = {part: {**kept[part], **found[part]} for part in NO_RESULTS}
     if run.is_chief:
         print(f"curves       {draw_learning_curves(run.model_dir)}")
-        _write_results(task, run.model_dir, settings.max_seq_length, results)
+        _write_results(task, run.model_dir, job.max_seq_length, results)
     return results
 
 
@@ -173,7 +192,7 @@ def _score_dev(
     task: Task, split: TaskSplit, labels: dict[str, np.ndarray], predict: Prediction, is_stopped
 ) -> dict[str, float]:
     outputs = predict(split.sequences, is_stopped)
-    if outputs is None:
+    if not outputs:
         return {}
     metrics = task.score(task.answers(split.examples, split.features, outputs).rows())
     if task.has_dev_loss:
@@ -216,17 +235,14 @@ def _restore_best(run: Run, model: tf.keras.Model, loop: LoopSettings) -> None:
 
 
 def _create_model(
-    task: Task,
-    config: AlbertConfig,
-    seed: int,
-    settings: FinetuneSettings,
-    strategy: tf.distribute.Strategy,
+    job: Finetuning, seed: int
 ) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer]:
     """Creates the model with initialised variables, and its optimizer."""
+    settings = job.settings
     # Initializers use Keras' global seed, in the order in which variables are created.
     tf.keras.utils.set_random_seed(seed)
-    with strategy.scope(), precision(settings.mixed_precision):
-        model = create_model(task, config, settings.recompute)
+    with job.strategy.scope(), precision(settings.mixed_precision):
+        model = create_model(job.task, job.initial.config, settings.recompute)
         model.create_variables()
         model.encoder.trainable = not settings.freeze_encoder
         optimizer = optimization.adamw(

@@ -120,7 +120,7 @@ def test_every_example_is_asked_once(batch_size, has_fixed_length):
             assert output["pieces"][0][: len(pieces)].tolist() == pieces
         lengths = [output["pieces"].shape[1] for output in outputs]
         assert max(lengths) == longest and (min(lengths) == longest) == has_fixed_length
-    assert predict(sequences, lambda: True) is None
+    assert predict(sequences, lambda: True) == []
     assert echo.traces == 1
 
 

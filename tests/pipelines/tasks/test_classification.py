@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
-from pipelines.tasks.classification import ClassificationTask, Example
+from pipelines.tasks.classification import Answering, ClassificationTask, Example
 from pipelines.tasks.scoring.figures import draw_confusion_matrix, draw_learning_curves
 from pipelines.tasks.task import create_model
 from tests.builders import raises_one_line, tiny_config, write_json_lines
@@ -117,9 +117,9 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     assert all(low <= figures[name] <= high for name, (low, high) in details["intervals"].items())
     assert details["confidence"]["thresholds"] == {}, "of four rows"
     assert task.intervals(answers.rows()) == details["intervals"]
-    task.min_probability = 0.6
+    task.answering = Answering(min_probability=0.6)
     assert task.intervals({**row, "prediction": "unsure"} for row in answers.rows()) == {}
-    task.min_probability = 0.0
+    task.answering = Answering()
     outputs[1] = {"logits": np.array([0, np.nan, 1], np.float32)}
     with raises_one_line("probabilities are not finite"):
         task.answers(examples, examples, outputs)
@@ -149,22 +149,22 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     assert [file.name for file in out.iterdir()] == ["dev_predictions.tsv"]
 
 
-def test_class_weights(train, tokenizer):
+def test_class_weights(train):
     for class_weights, expected in (
         (None, [1, 1, 1, 1]),
         ("balanced", [2 / 3, 4 / 3, 2 / 3, 4 / 3]),
         ({"odd": 5.0, "bad": 0.5}, [1, 0.5, 1, 5]),
     ):
         task = task_of(train, class_weights=class_weights)
-        sequences, _ = task.encode(task.read("train"), tokenizer, 9, training=True)
-        labels = sequences.labels["labels"]  # good, bad, good, odd
+        examples = task.read("train")  # good, bad, good, odd
+        task, labels = task.weighted(examples), task.label_array(examples)
         losses = task.losses({"logits": tf.zeros([4, 3])}, {"labels": tf.constant(labels)})
         np.testing.assert_allclose(losses, np.log(3) * np.array(expected), rtol=1e-6)
         assert task.description().model.get("class_weights") == class_weights
     unknown = task_of(train, class_weights={"goood": 2.0})
     message = "--class_weights: unknown label 'goood'; the training file has 'bad', 'good', 'odd'$"
     with pytest.raises(ValueError, match=message):
-        unknown.encode(unknown.read("train"), tokenizer, 9, training=True)
+        unknown.weighted(unknown.read("train"))
 
 
 def test_figures_are_drawn_of_names_in_any_characters(tmp_path, capsys):
@@ -216,7 +216,7 @@ def test_numbers(tmp_path, tokenizer):
     task = task_of(path, is_regression=True)
     task.encode(task.read("train"), tokenizer, 8, training=False)
     with pytest.raises(UserError, match=r"equal\.tsv: the only number in 'label' is 2\.5; exp"):
-        task.encode(task.read("train"), tokenizer, 8, training=True)
+        task.weighted(task.read("train"))
 
 
 def test_large_numbers_are_scored_as_they_stand(tmp_path):

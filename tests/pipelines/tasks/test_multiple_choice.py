@@ -74,8 +74,7 @@ def test_options_fill_blanks_or_follow(tokenizer):
 
 def test_sequences(tokenizer, monkeypatch):
     monkeypatch.setattr(MultipleChoiceTask, "block_size", 2)
-    task = MultipleChoiceTask("own", {}, COLUMNS, max_qa_length=7)
-    task.num_choices, task.blank = 2, "_"
+    task = MultipleChoiceTask("own", {}, COLUMNS, 7, 2, "_")
     long, short = "seven small birds sing in old green trees " * 2, "a river"
     examples = [
         Example("0", long, "who sings?", (long, "fox"), 1),
@@ -105,8 +104,7 @@ def test_sequences(tokenizer, monkeypatch):
 
 
 def test_figures_losses_and_predictions(tmp_path):
-    task = MultipleChoiceTask("own", {}, COLUMNS)
-    task.num_choices = 3
+    task = MultipleChoiceTask("own", {}, COLUMNS, num_choices=3)
     options, labels = ("x", "y\ty", "z"), [(0, "p"), (1, "q"), (2, "p"), (1, "p")]
     examples = [Example(str(i), "", "", options, *label) for i, label in enumerate(labels)]
     outputs = logits([2, 1, 0], [0, 1, 0], [0, 0, 3], [1, 0, 0])

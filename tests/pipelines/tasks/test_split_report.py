@@ -60,8 +60,7 @@ def share_task(kind):
     if kind == "token_classifier":
         task = TokenClassificationTask(kind, {}, labels=["O", "a"], doc_stride=5)
         return task, lambda text: of_text("t", text)
-    task = multiple_choice.MultipleChoiceTask(kind, {}, max_qa_length=9)
-    task.num_choices = 2
+    task = multiple_choice.MultipleChoiceTask(kind, {}, max_qa_length=9, num_choices=2)
     return task, lambda text: Choice("m", text, "", (text, text), None)
 
 
