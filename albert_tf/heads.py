@@ -27,11 +27,9 @@ class MaskedLMHead(FromConfig, tf.keras.layers.Layer):
     """Predicts the pieces at given positions. Uses the word embeddings as the output matrix.
 
     Source: the reference's run_pretraining.get_masked_lm_output.
-
-    `is_drawn_afresh` is True if the model's files lack this head, so that its weights are random.
     """
 
-    is_drawn_afresh = False
+    is_drawn_afresh = False  # True if the model's files lack this head, so its weights are random
 
     def __init__(self, config: AlbertConfig, name: str = "masked_lm", **kwargs):
         super().__init__(config, name=name, **kwargs)

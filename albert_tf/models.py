@@ -100,10 +100,7 @@ class AlbertForPreTraining(_AlbertModel):
         self.sentence_order = SentenceOrderHead(config, dtype=self.dtype_policy)
 
     def mark_missing(self, names: str) -> None:
-        """Marks a masked-LM head that the model's files lack. SentenceScorer rejects it.
-
-        `names` are the comma-separated names of all variables that the files lack.
-        """
+        """Marks a masked LM among the variables that the files lack. SentenceScorer rejects it."""
         self.masked_lm.is_drawn_afresh = "masked_lm/" in names
 
     def call(

@@ -123,7 +123,7 @@ class GlueTask(ClassificationTask):
                     f"{expected}, as downloaded from gluebenchmark.com"
                 )
             return None
-        examples = []
+        examples: list[Example] = []
         for name in names:
             path, has_labels = self._path(name), name not in self.submissions
             if not tf.io.gfile.exists(path):

@@ -21,8 +21,8 @@ from .reading.sequences import Encoder, Packed, Sequences, pack_in_blocks
 from .reading.tables import write_table
 
 Outputs = list[dict[str, Any]]  # arrays, or scalars such as bytes
-Files = Mapping[str, Union[str, Sequence[str]]]  # maps a split to its file or files
-Columns = Mapping[str, Optional[str]]  # maps a field to its column, or to None
+Files = Mapping[str, str | Sequence[str]]  # maps a split to its file or files
+Columns = Mapping[str, str | None]  # maps a field to its column, or to None
 
 
 class Answers(NamedTuple):

@@ -18,7 +18,7 @@ from .multiple_choice import MAX_QA_LENGTH, MultipleChoiceTask
 from .race import RaceTask
 from .reading import tables
 from .squad import SquadTask
-from .task import Task
+from .task import Files, Task
 from .token_classification import TokenClassificationTask
 
 _SQUAD_FILES = {
@@ -157,20 +157,22 @@ def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
     if name == "glue":
         return dict(glue.tasks_in(values.data_dir))
     given = {
-        split: files.match_files(values[f"{split}_file"].value, f"{split}_file")
+        split: files.match_files(patterns, f"{split}_file")
         for split in ("train", "dev", "test")
-        if values[f"{split}_file"].value
+        if (patterns := values[f"{split}_file"].value)
     }
+    task: Task
     if name in glue.TASKS:
         task = glue.GlueTask(name, values.data_dir)
     elif name == "race":
         task = RaceTask(values.data_dir, values.max_qa_length)
     elif name in _SQUAD_FILES:
+        names = (*_OF_SQUAD, "doc_stride", "null_threshold")
         task = SquadTask(
             _squad_files(values, given),
             name == "squad_v2",
             name == "squad_v2" and values.squad_head == "beams",
-            **{flag: values[flag].value for flag in (*_OF_SQUAD, "doc_stride", "null_threshold")},
+            **{flag: getattr(values, flag) for flag in names},
         )
     else:
         task = _table_task(values, given)
@@ -257,9 +259,7 @@ def _require_data_dir(values: flags.FlagValues) -> None:
         raise UserError(f"--data_dir: there is no directory {values.data_dir!r}")
 
 
-def _squad_files(
-    values: flags.FlagValues, given: dict[str, list[str]]
-) -> dict[str, str | list[str]]:
+def _squad_files(values: flags.FlagValues, given: dict[str, list[str]]) -> Files:
     """Returns the files of each split: the given files, or else the files in --data_dir."""
     if not values.data_dir and "train" in given:
         return given

@@ -9,6 +9,7 @@ import json
 import operator
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from albert_tf.storage.errors import UserError, shown
 from ...data.text_files import read_lines
@@ -37,7 +38,8 @@ def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[Place,
     it and is not a row. Otherwise the separator is a semicolon if the first line has semicolons and
     no comma outside quotation marks.
     """
-    lines, first = (line for _, line in read_text_lines(path)), 1
+    lines: Iterator[str] = (line for _, line in read_text_lines(path))
+    first = 1
     if separator == "," and (head := next(lines, None)) is not None:
         names = _QUOTED.sub("", head)
         if named := _SEPARATOR_LINE.fullmatch(head):
@@ -188,6 +190,7 @@ def read_json_objects(path: str, may_be_array: bool = True) -> Iterator[tuple[in
 
     The number is the line number or the position in the array, from 1. Arrays are loaded at once.
     """
+    records: Iterator[tuple[int, Any]]
     if may_be_array and first_character(path) == "[":
         kind, expected = "element", "expected an array of objects: [{...}, {...}]"
         records = enumerate(parse_json(read_text(path), path, expected), start=1)
@@ -201,7 +204,7 @@ def read_json_objects(path: str, may_be_array: bool = True) -> Iterator[tuple[in
         yield number, record
 
 
-def parse_json(text: str, path: str, expected: str, line: int | None = None) -> object:
+def parse_json(text: str, path: str, expected: str, line: int | None = None) -> Any:
     """Parses a line of JSON, or a whole file if `line` is None.
 
     Raises a UserError if it is not JSON, or if an object repeats a field. The message ends with

@@ -93,8 +93,8 @@ Packed = tuple[dict[str, tf.Tensor], "np.ndarray | None", list]
 
 
 def in_blocks(
-    items: Sequence, size: int, num_chars: Callable[[Any], int] = lambda item: item.num_chars()
-) -> Iterator[Sequence]:
+    items: list, size: int, num_chars: Callable[[Any], int] = lambda item: item.num_chars()
+) -> Iterator[list]:
     """Yields blocks of at most `size` consecutive items, or fewer if their texts are long."""
     begin, chars = 0, 0
     for place, item in enumerate(items):
@@ -108,7 +108,7 @@ def in_blocks(
 
 
 def pack_in_blocks(
-    examples: Sequence, block_size: int, pack: Callable[[Sequence, int], Packed]
+    examples: list, block_size: int, pack: Callable[[list, int], Packed]
 ) -> tuple[Sequences, list]:
     """Packs all examples. Returns unpadded sequences without labels, and the features.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from albert_tf.storage.errors import UserError, shown
 from ...data.text_files import ending
@@ -67,7 +68,7 @@ def read_questions(path: str) -> list[Question]:
     return list(questions.values())
 
 
-def _read_question(path: str, paragraph: str, entry: object, context: str) -> Question:
+def _read_question(path: str, paragraph: str, entry: Any, context: str) -> Question:
     question_id = _get(paragraph, entry, "id", str)
     where = f"{path}: question {shown(question_id)}"
     answers = _get(where, {"answers": [], **entry}, "answers", list)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -70,15 +69,15 @@ class Window:
         return 0, 0, 1
 
 
-def read_paragraphs(texts: Sequence[str], tokenizer: AlbertTokenizer) -> list[Paragraph]:
+def read_paragraphs(texts: list[str], tokenizer: AlbertTokenizer) -> list[Paragraph]:
     """Tokenizes texts and aligns the pieces with the characters."""
     paragraphs = []
     for block in in_blocks(texts, _BLOCK_TEXTS, len):
         with on_host():
             aligned = tokenizer.in_graph().align(tf.constant(block))
         ends = aligned.pieces.row_limits().numpy()[:-1]
-        columns = (aligned.pieces.flat_values, aligned.starts, aligned.limits)
-        columns = [np.split(column.numpy(), ends) for column in columns]
+        flat = (aligned.pieces.flat_values, aligned.starts, aligned.limits)
+        columns = [np.split(column.numpy(), ends) for column in flat]
         for text, pieces, starts, limits in zip(block, *columns):
             # Convert byte offsets to character offsets. Bytes 0b10... do not begin a character.
             is_first_byte = (np.frombuffer(text.encode(), np.uint8) & 0xC0) != 0x80

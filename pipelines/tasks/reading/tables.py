@@ -121,7 +121,7 @@ def read_rows(
     """
     present = {field: column for field, column in columns.items() if column}
     absent = None
-    if not needs_answers and "label" in present and not _has_label(path, columns, quoting):
+    if not needs_answers and "label" in present and not _has_label(path, present, quoting):
         absent = present.pop("label")
     rows = read_table(path, [*present.values()], quoting=quoting, absent=absent, **table_arguments)
     for place, (number, cells) in enumerate(rows, start=first):
@@ -131,7 +131,7 @@ def read_rows(
         yield Row(where, name, present, {field: cells[present[field]] for field in present})
 
 
-def _has_label(path: str, columns: Mapping[str, str | None], quoting: str) -> bool:
+def _has_label(path: str, columns: Mapping[str, str], quoting: str) -> bool:
     column = columns["label"]
     names = column_names(path, quoting)
     if column in names:
@@ -304,7 +304,7 @@ def label_key(label: str) -> str:
         return key
 
 
-def as_number(value: object, column: str, where: str) -> float:
+def as_number(value: Any, column: str, where: str) -> float:
     """Converts a number or a string to a finite float."""
     try:
         # Refuse 1_000, which float() accepts.

@@ -136,7 +136,7 @@ def _is_boundary(numbered: tuple[int, str]) -> bool:
 
 def _column_number(columns: Mapping[str, str | None], field: str, default: int) -> int:
     column = columns[field]
-    if column == FIELDS[field]:
+    if column is None or column == FIELDS[field]:
         return default
     try:
         return int(column)
@@ -154,17 +154,17 @@ def _read_json(
         words, labels = row.cells["text"], row.cells.get("label")
         if "label" in row.cells and not isinstance(labels, list):
             raise UserError(
-                f"{row.where}: {columns['label']!r} is no list, expected one of tags or spans"
+                f"{row.where}: {row.columns['label']!r} is no list, expected one of tags or spans"
             )
         if isinstance(words, list):
             yield _of_words(row, words, labels)
         else:
-            yield of_text(row.id, row.text("text"), labels, columns["label"], row.where)
+            yield of_text(row.id, row.text("text"), labels, row.columns.get("label", ""), row.where)
 
 
-def _of_words(row: Row, words: list, tags: list | None) -> TokenExample:
+def _of_words(row: Row, cells: list, tags: list | None) -> TokenExample:
     column, where = row.columns["text"], row.where
-    words = tuple(as_text(word, column, where) for word in words)
+    words = tuple(as_text(word, column, where) for word in cells)
     if not all(map(str.strip, words)):
         raise UserError(f"{where}: a word in {column!r} is empty")
     if tags is None:
@@ -174,8 +174,8 @@ def _of_words(row: Row, words: list, tags: list | None) -> TokenExample:
             f"{where}: {len(tags)} tags in {row.columns['label']!r}, expected {len(words)}, one a "
             f"word (for spans {column!r} has to be a text)"
         )
-    tags = tuple(as_label(tag, row.columns["label"], where) for tag in tags)
-    return TokenExample(row.id, words, tags)
+    labels = tuple(as_label(tag, row.columns["label"], where) for tag in tags)
+    return TokenExample(row.id, words, labels)
 
 
 def of_text(
@@ -209,9 +209,10 @@ def of_text(
 def _as_span(span: object, text: str, column: str, where: str) -> tuple[int, int, str]:
     if isinstance(span, dict):
         start, end, label = map(span.get, ("start", "end", "label"))
+    elif isinstance(span, (list, tuple)) and len(span) == 3:
+        start, end, label = span
     else:
-        is_triple = isinstance(span, (list, tuple)) and len(span) == 3
-        start, end, label = span if is_triple else (None, None, None)
+        start = end = label = None
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
         raise UserError(
             f"{where}: {column!r} holds {str(span)[:60]}, expected "

@@ -20,7 +20,7 @@ from ..reading.examples import AnyExample
 from ..reading.sequences import Sequences
 from ..reading.tables import write_table
 from ..scoring.confidence import tempered
-from ..task import Task
+from ..task import Outputs, Task
 from ..task_flags import TASKS
 from .batches import Prediction
 from .results import COMBINATIONS_FILE, RESULTS_FILE
@@ -204,7 +204,7 @@ class Export:
 
     def answer(self, examples: list, prepared: np.ndarray) -> dict[str, list]:
         """See AnsweringModel."""
-        found: list[dict[str, np.ndarray]] = [{}] * len(examples)
+        found: Outputs = [{}] * len(examples)
         for begin in range(0, len(prepared), self._batch_size):
             places = prepared[begin : begin + self._batch_size]
             inputs = _inputs([examples[place] for place in places])

@@ -27,8 +27,9 @@ def text_task(columns: Mapping[str, str], quoting: str | None) -> Classification
     if not named["text"]:
         raise UserError("--text_column=: a pre-trained model reads texts; name their column")
     # A regression task needs no list of labels.
-    columns = {"label": None, **named}
-    return ClassificationTask("texts", {}, columns, is_regression=True, quoting=quoting or "csv")
+    return ClassificationTask(
+        "texts", {}, {"label": None, **named}, is_regression=True, quoting=quoting or "csv"
+    )
 
 
 class PretrainedModel:
@@ -49,7 +50,7 @@ class PretrainedModel:
         digest = hashlib.sha256()
         for part in (model.encoder, model.masked_lm)[: 1 + (answers == "score")]:
             for weights in part.get_weights():
-                digest.update(np.ascontiguousarray(weights))
+                digest.update(np.ascontiguousarray(weights).data)
         self.identity = {"weights": digest.hexdigest()[:16], "answers": answers}
         pieces = batch_size * model.config.max_position_embeddings
         if answers == "score":

@@ -7,6 +7,7 @@ import os
 import re
 import statistics
 from collections.abc import Mapping
+from typing import Any
 
 import tensorflow as tf
 
@@ -33,7 +34,7 @@ def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, di
 
     `results` maps a seed to a dict of metrics by split. Some seeds may lack some splits.
     """
-    summary = {"task": task, "best_metric": best_metric}
+    summary: dict[str, Any] = {"task": task, "best_metric": best_metric}
     for split in dict.fromkeys(split for metrics in results.values() for split in metrics):
         seeds = {str(seed): metrics[split] for seed, metrics in results.items() if split in metrics}
         names = next(iter(seeds.values()))
@@ -86,7 +87,7 @@ def _describe_details(details: Mapping[str, dict], seed: str) -> list[str]:
     return lines + chosen
 
 
-def write_glue_table(output_dir: str, summaries: Mapping[str, dict]) -> None:
+def write_glue_table(output_dir: str, summaries: dict[str, dict]) -> None:
     """Writes the results of several tasks to OUTPUT_DIR/glue.json and prints their dev metrics."""
     path = os.path.join(output_dir, "glue.json")
     files.write_json(path, summaries)

@@ -95,7 +95,8 @@ def intervals(counts: np.ndarray, metrics: Sequence[str]) -> dict[str, list[floa
     for example because all rows are correct. Regression metrics are always omitted. Without rows
     the dict is empty.
     """
-    found, total = {}, int(counts.sum())
+    found: dict[str, list[float]] = {}
+    total = int(counts.sum())
     if not total:
         return found
     if "accuracy" in metrics:

@@ -135,7 +135,7 @@ def _best_threshold(
     return 100.0 * float(scores[best]) / len(raw), float(threshold)
 
 
-def _percentage(scores: Sequence[float]) -> float:
+def _percentage(scores: np.ndarray) -> float:
     # Add in order, as the official scripts do. np.sum rounds differently, and so does sum() from
     # Python 3.12.
     return 100.0 * float(np.cumsum(scores, dtype=np.float64)[-1]) / len(scores)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from albert_tf.text.entities import find_entities, score_entities
+from ..reading.examples import required
 from ..reading.token_files import TokenExample
 from .metrics import METRICS, rounded_down
 
@@ -33,20 +34,20 @@ def spans_of_tags(example: TokenExample, tags: Sequence[str]) -> set[tuple[int, 
 
 def predicted_spans(example: TokenExample, tagged: Tagged, marks_entities: bool) -> list[dict]:
     """Returns the predicted spans of a raw text: entities, or words if not `marks_entities`."""
-    tags, best = tagged
+    (tags, best), text = tagged, required(example.text)
     words = [(place, place + 1, tag) for place, tag in enumerate(tags)]
     spans = []
     for first, last, label in find_entities(tags) if marks_entities else words:
         start, end = example.spans[first][0], example.spans[last - 1][1]
         probability = float(rounded_down(np.mean(best[first:last], dtype=np.float64)))
-        span = {"start": start, "end": end, "label": label, "text": example.text[start:end]}
+        span = {"start": start, "end": end, "label": label, "text": text[start:end]}
         spans.append({**span, "probability": probability})
     return spans
 
 
 def _known_spans(example: TokenExample, marks_entities: bool) -> list[dict]:
-    words = [(*span, tag) for span, tag in zip(example.spans, example.tags)]
-    spans = example.entities if marks_entities else words
+    words = [(*span, tag) for span, tag in zip(example.spans, required(example.tags))]
+    spans = required(example.entities) if marks_entities else words
     return [{"start": start, "end": end, "label": label} for start, end, label in spans]
 
 
@@ -54,7 +55,7 @@ def columns_of(
     examples: Sequence[TokenExample], tagged: Sequence[Tagged], marks_entities: bool
 ) -> dict[str, list]:
     """Returns the columns of Task.answers, with spans if all examples are raw texts."""
-    columns = {"id": [example.id for example in examples]}
+    columns: dict[str, list] = {"id": [example.id for example in examples]}
     has_answers = all(example.is_answered for example in examples)
     if all(example.text is not None for example in examples):
         columns["text"] = [example.text for example in examples]
@@ -64,7 +65,7 @@ def columns_of(
         return {**columns, "prediction": list(spans)}
     columns["words"] = [list(example.words) for example in examples]
     if has_answers:
-        columns["label"] = [list(example.tags) for example in examples]
+        columns["label"] = [list(required(example.tags)) for example in examples]
     columns["prediction"] = [list(tags) for tags, _ in tagged]
     probabilities = (rounded_down(best.astype(np.float64)) for _, best in tagged)
     columns["probabilities"] = [of_text.tolist() for of_text in probabilities]
@@ -92,6 +93,7 @@ def score_rows(
         """Yields known and predicted entities of each row. Also stores the tags of its words."""
         for row in itertools.chain([first], rows):
             answers, example = (row["label"], row["prediction"]), row.get("example")
+            tags: Sequence[Sequence[str]]
             if example:
                 tags = (example.tags, row["tagged"][0])
             elif "text" not in row:
@@ -103,7 +105,7 @@ def score_rows(
             if not marks_entities:
                 continue
             if example and example.text is not None:
-                yield set(example.entities), spans_of_tags(example, tags[1])
+                yield set(example.entities), spans_of_tags(example, row["tagged"][0])
             elif tags:
                 yield [set(find_entities(of_words)) for of_words in tags]
             else:
