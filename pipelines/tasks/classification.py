@@ -78,10 +78,7 @@ class Example(AnyExample):
 
 @dataclasses.dataclass(frozen=True)
 class Answering:
-    """How probabilities become answers. See Decision, and for `top_k` ClassificationTask.answers.
-
-    Only MultiLabelTask uses `label_thresholds`.
-    """
+    """How probabilities become answers. See Decision, and ClassificationTask.answers (`top_k`)."""
 
     temperature: float = 1.0
     min_probability: float = 0.0

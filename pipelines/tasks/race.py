@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -12,7 +11,7 @@ from albert_tf.storage.errors import UserError
 from .multiple_choice import MAX_QA_LENGTH, MultipleChoiceExample, MultipleChoiceTask, as_options
 from .reading.rows import read_json_objects
 from .reading.tables import as_text, require_fields
-from .task import Description, Task
+from .task import Description
 
 _LEVELS = ("middle", "high")
 _LETTERS = ["A", "B", "C", "D"]
@@ -32,11 +31,6 @@ class RaceTask(MultipleChoiceTask):
         super().__init__("race", {}, None, max_qa_length, len(_LETTERS), blank="_")
         inner = os.path.join(data_dir, "RACE")
         self.directory = inner if tf.io.gfile.isdir(inner) else data_dir
-
-    @classmethod
-    def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
-        """See Task.restore. The files to predict are tables, as of multiple choice."""
-        return MultipleChoiceTask.restore(description, columns, quoting)
 
     def read(self, split: str) -> list[MultipleChoiceExample] | None:
         """See Task.read. In the test split, answers are optional."""

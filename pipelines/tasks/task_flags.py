@@ -46,7 +46,7 @@ _ONLY_FOR = {
 TASKS: dict[str, type[Task]] = {
     **dict.fromkeys(glue.TASKS, glue.GlueTask),
     **dict.fromkeys(_SQUAD_FILES, SquadTask),
-    "race": RaceTask,
+    "race": MultipleChoiceTask,  # which reads tables
     "classification": ClassificationTask,
     "regression": ClassificationTask,
     "multilabel": MultiLabelTask,
