@@ -155,12 +155,10 @@ def main(_) -> None:
         FLAGS.classifier_dropout_prob,
     )
     strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
-    loop, divide = settings_from_flags(LoopSettings), None
+    loop, fraction = settings_from_flags(LoopSettings), FLAGS.dev_fraction
     if FLAGS.folds and not FLAGS["eval_steps"].present:
         # The rows on which a fold is scored must not be used to select its weights.
         loop = dataclasses.replace(loop, eval_steps=0)
-    if FLAGS.dev_fraction:
-        divide = functools.partial(split_off_dev, fraction=FLAGS.dev_fraction)
     job = Finetuning(
         task=next(iter(tasks.values())),
         initial=initial,
@@ -169,7 +167,7 @@ def main(_) -> None:
         settings=next(iter(combinations.values())),
         loop=loop,
         strategy=strategy,
-        divide=divide,
+        divide=functools.partial(split_off_dev, fraction=fraction) if fraction else None,
     )
     if FLAGS.folds:
         cross_validate(job, FLAGS.folds)
@@ -254,9 +252,7 @@ def compare_settings(job: Finetuning, combinations: Mapping[str, FinetuneSetting
         settings.with_steps(len(splits["train"].sequences)).check(job.strategy)
     identity = {**_identity(prepared, splits), **dataclasses.asdict(job.settings)}
     identity["dev"] = fingerprint(splits["dev"])
-    del splits
-    for name in ("learning_rate", "num_epochs"):
-        identity.pop(name, None)
+    del splits, identity["learning_rate"], identity["num_epochs"]
     with Run(job.strategy, job.output_dir, {}).hold(identity):
         runs = {n: dataclasses.replace(job, settings=of) for n, of in combinations.items()}
         summaries = finetune_each(runs)

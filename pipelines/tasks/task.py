@@ -148,10 +148,7 @@ class Task(abc.ABC):
         return []
 
     def weighted(self, examples: list) -> Task:
-        """Returns the task with a loss that is weighted as the training examples require.
-
-        Raises a UserError if no model can learn from the examples.
-        """
+        """Returns a task that weights its losses as the training examples require; checks them."""
         return self
 
     def encode(

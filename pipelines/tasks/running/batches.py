@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -134,6 +135,7 @@ def training_dataset(
     return dataset.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
 
 
+@dataclasses.dataclass(eq=False)
 class Prediction:
     """Computes a model's outputs for examples, in batches of similar lengths.
 
@@ -141,18 +143,12 @@ class Prediction:
     global batch size. For `has_fixed_length` see training_dataset.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        model: tf.keras.Model,
-        batch_size: int,
-        max_seq_length: int,
-        has_fixed_length: bool,
-    ):
-        self._strategy, self._model = strategy, model
-        self._batch_size, self._max_seq_length = batch_size, max_seq_length
-        self._has_fixed_length = has_fixed_length
-        self._score: Callable | None = None
+    strategy: tf.distribute.Strategy
+    model: tf.keras.Model
+    batch_size: int
+    max_seq_length: int
+    has_fixed_length: bool
+    _score: Callable | None = dataclasses.field(default=None, init=False)
 
     def __call__(
         self, sequences: Sequences, is_stopped: Callable[[], bool] = lambda: False
@@ -160,16 +156,16 @@ class Prediction:
         """Returns the outputs of each example in order, or [] if `is_stopped` returns True."""
         lengths, tables = sequences.lengths(), _tables(sequences)
         order = np.argsort(lengths, kind="stable")
-        order = np.concatenate([order, np.full(-len(order) % self._batch_size, -1, order.dtype)])
+        order = np.concatenate([order, np.full(-len(order) % self.batch_size, -1, order.dtype)])
         # Do not use a dataset: creating it takes 60 ms, which is too long for a single text.
         self._score = self._score or self._traced(sequences.sequences_per_example)
         found: Outputs = [{}] * len(sequences)
-        for examples in order.reshape(-1, self._batch_size):
+        for examples in order.reshape(-1, self.batch_size):
             if is_stopped():
                 return []
             # Only the last batch contains -1. It also contains the longest example.
             longest = lengths[examples].max()
-            length = _length(longest, self._max_seq_length, self._has_fixed_length)
+            length = _length(longest, self.max_seq_length, self.has_fixed_length)
             outputs = {
                 name: self._rows(values)
                 for name, values in self._score(tables, examples, length).items()
@@ -182,30 +178,30 @@ class Prediction:
 
     def _rows(self, values) -> np.ndarray:
         """Combines the values of this host's replicas into the global batch."""
-        values = self._strategy.experimental_local_results(values)
-        has_all = values[0].shape[0] == self._batch_size
+        values = self.strategy.experimental_local_results(values)
+        has_all = values[0].shape[0] == self.batch_size
         return values[0].numpy() if has_all else np.concatenate(values)
 
     def _traced(self, sequences_per_example: int) -> Callable:
         """Returns a traced function that maps (result of _tables, examples, length) to outputs."""
-        rows = self._batch_size // self._strategy.num_replicas_in_sync
+        rows = self.batch_size // self.strategy.num_replicas_in_sync
 
         def score_replica(tables: _Tables, examples, length):
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             batch = make_batch(
                 Sequences(*tables, {}, sequences_per_example),
                 tf.reshape(examples, [-1, rows])[replica],
-                self._max_seq_length if self._has_fixed_length else length,
+                self.max_seq_length if self.has_fixed_length else length,
             )
-            outputs = {**self._model(batch), "example": batch["example"]}
-            if has_several_hosts(self._strategy):
-                outputs = _of_all_replicas(outputs, self._batch_size, self._max_seq_length)
+            outputs = {**self.model(batch), "example": batch["example"]}
+            if has_several_hosts(self.strategy):
+                outputs = _of_all_replicas(outputs, self.batch_size, self.max_seq_length)
             return outputs
 
         tables = tuple(tf.TensorSpec([None], dtype) for dtype in (tf.int32, tf.int64, tf.int32))
-        examples = tf.TensorSpec([self._batch_size], tf.int64)
+        examples = tf.TensorSpec([self.batch_size], tf.int64)
         return tf.function(
-            lambda *arguments: self._strategy.run(score_replica, arguments),
+            lambda *arguments: self.strategy.run(score_replica, arguments),
             input_signature=[tables, examples, tf.TensorSpec([], tf.int64)],
         )
 
