@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Union
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -40,7 +40,7 @@ _FIELDS = {"text": "text", "label": "label", "text_pair": None, "id": None}
 _SHOWN = ("id", "label", "prediction")  # columns of `answers` in SPLIT_errors.csv
 
 
-Label = Union[str, tuple[str, ...], float]  # a label, several labels, or a number
+Label = str | tuple[str, ...] | float  # a label, several labels, or a number
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,7 @@ def predicted_spans(example: TokenExample, tagged: Tagged, marks_entities: bool)
     spans = []
     for first, last, label in find_entities(tags) if marks_entities else words:
         start, end = example.spans[first][0], example.spans[last - 1][1]
-        probability = float(rounded_down(np.mean(best[first:last], dtype=np.float64)))
+        probability = float(rounded_down(np.array(np.mean(best[first:last], dtype=np.float64))))
         span = {"start": start, "end": end, "label": label, "text": text[start:end]}
         spans.append({**span, "probability": probability})
     return spans
