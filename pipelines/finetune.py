@@ -44,6 +44,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from absl import flags
 
 from albert_tf import config as config_lib
@@ -52,7 +53,7 @@ from albert_tf.jobs import job_directory, program
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
-from .tasks.reading.dev_split import DIVISION, fold_numbers, split_off_dev, split_off_fold
+from .tasks.reading.dev_split import DIVISION, fold_numbers, shared_texts, split_off_dev
 from .tasks.reading.split_report import (
     describe_division,
     describe_split,
@@ -215,15 +216,14 @@ def _combinations(
 @naming_lost_workers()
 def finetune(job: Finetuning) -> dict:
     """Fine-tunes once per seed. Returns the content of OUTPUT_DIR/results.json."""
-    job, splits = _prepare(job)
+    job, splits, notes = _prepare(job)
     task, initial, output_dir = job.task, job.initial, job.output_dir
     identity = {**_identity(job, splits), **origin_of(output_dir, initial.checkpoint)}
     # These must be equal on all hosts, but a resumed run may change those outside its identity.
     run = Run(job.strategy, output_dir, {**identity, **dataclasses.asdict(job.loop)})
     with run.hold(identity):
-        division = describe_division(splits["train"][0], splits["dev"][0]) if job.divide else []
         if run.is_chief:
-            _print_plan(job, splits, division)
+            _print_plan(job, splits, notes)
         # Include seeds of earlier calls, so that the summary covers all seeds in the directory.
         predicted, stored = what_is_predicted(task, splits), stored_results(output_dir)
         results = {n: kept_results(found, predicted)["metrics"] for n, found in stored.items()}
@@ -235,7 +235,8 @@ def finetune(job: Finetuning) -> dict:
         summary = summarise(task.name, task.best_metric, dict(sorted(results.items())))
         if run.is_chief:
             write_summary(output_dir, summary)
-            print("".join(f"{line}\n" for line in division if line.startswith("warning")), end="")
+            of_dev = notes.get("dev", [])
+            print("".join(f"{line}\n" for line in of_dev if line.startswith("warning")), end="")
     return summary
 
 
@@ -247,7 +248,7 @@ def compare_settings(job: Finetuning, combinations: Mapping[str, FinetuneSetting
             "--dev_fraction"
         )
     # Combinations of later calls are compared, too: only the two settings may differ.
-    prepared, splits = _prepare(job)
+    prepared, splits, _ = _prepare(job)
     for settings in combinations.values():
         settings.with_steps(len(splits["train"].sequences)).check(job.strategy)
     identity = {**_identity(prepared, splits), **dataclasses.asdict(job.settings)}
@@ -264,9 +265,10 @@ def cross_validate(job: Finetuning, folds: int) -> None:
     """Fine-tunes with each fold as dev set. Scores the first seed's predictions for all rows."""
     examples = job.task.read("train") or []
     numbers = fold_numbers(examples, folds)
-    split_off = functools.partial(split_off_fold, numbers=numbers)
     runs = {
-        f"fold_{fold}": dataclasses.replace(job, divide=functools.partial(split_off, fold=fold))
+        f"fold_{fold}": dataclasses.replace(
+            job, divide=lambda *_, fold=fold: np.equal(numbers, fold)
+        )
         for fold in range(1, folds + 1)
     }
     # Refuse wrong settings before the directory is claimed.
@@ -277,16 +279,17 @@ def cross_validate(job: Finetuning, folds: int) -> None:
             score_out_of_fold(job.task, examples, numbers, job.output_dir, job.random_seeds[0])
 
 
-def _prepare(job: Finetuning) -> tuple[Finetuning, dict[str, TaskSplit]]:
+def _prepare(job: Finetuning) -> tuple[Finetuning, dict[str, TaskSplit], dict[str, list[str]]]:
     """Reads and tokenizes the examples, and checks all settings.
 
-    Returns the job with a weighted task, sequence length and number of steps; and the splits.
+    Returns the job with a weighted task, sequence length and number of steps; the splits; and the
+    lines of the plan that compare each split with train.
     """
     job.settings.check(job.strategy)
     config, tokenizer = job.initial.config, job.initial.tokenizer
     length = job.max_seq_length
     program.check_max_seq_length(length, config.max_position_embeddings, job.trained_length)
-    examples_of = _read_splits(job)
+    examples_of, notes = _read_splits(job)
     task = job.task.weighted(examples_of["train"])
     # Tokenize before a model is created, because Keras' seeding invalidates the tokenizer's graph.
     splits = {
@@ -306,7 +309,7 @@ def _prepare(job: Finetuning) -> tuple[Finetuning, dict[str, TaskSplit]]:
             f"--task={task.name}: there is no dev set to choose the best weights by: give "
             "--dev_file or --dev_fraction, or take the last weights with --eval_steps=0"
         )
-    return dataclasses.replace(job, task=task, settings=settings), splits
+    return dataclasses.replace(job, task=task, settings=settings), splits, notes
 
 
 def _identity(job: Finetuning, splits: dict[str, TaskSplit]) -> dict[str, Any]:
@@ -358,18 +361,28 @@ def initial_model(
     return initial._replace(config=dataclasses.replace(initial.config, **dropouts))
 
 
-def _read_splits(job: Finetuning) -> dict[str, list]:
-    """Returns the examples of each existing split."""
+def _read_splits(job: Finetuning) -> tuple[dict[str, list], dict[str, list[str]]]:
+    """Returns the examples of each existing split, and lines that compare the split with train."""
     task = job.task
     names = ("train", "dev", *task.other_splits())
     splits = {name: examples for name in names if (examples := task.read(name)) is not None}
     if "train" not in splits:
         raise UserError(f"--task={task.name}: there are no training examples")
+    if job.divide and "dev" in splits:
+        raise UserError("--dev_fraction: a dev set is given too: omit one")
+    rows = splits["train"]
+    shared, is_dev = shared_texts(rows), np.zeros(len(rows), bool)
     if job.divide:
-        if "dev" in splits:
-            raise UserError("--dev_fraction: a dev set is given too: omit one")
-        splits["train"], splits["dev"] = job.divide(splits["train"])
-    return splits
+        is_dev = job.divide(rows, shared)
+        for name, places in (("train", ~is_dev), ("dev", is_dev)):
+            splits[name] = [*itertools.compress(rows, places)]
+    train = {text for of_row in itertools.compress(shared.texts, ~is_dev) for text in of_row} - {""}
+    notes = {name: warn_of_overlap(name, splits[name], train) for name in splits.keys() - {"train"}}
+    if job.divide:
+        notes["dev"] += describe_division(shared, is_dev)
+    if "dev" in splits:
+        notes["dev"] += warn_of_shares(splits["train"], splits["dev"])
+    return splits, notes
 
 
 def _seeds(texts: Sequence[str]) -> list[int]:
@@ -382,19 +395,16 @@ def _seeds(texts: Sequence[str]) -> list[int]:
     return numbers
 
 
-def _print_plan(job: Finetuning, splits: dict[str, TaskSplit], division: Sequence[str]) -> None:
+def _print_plan(job: Finetuning, splits: dict[str, TaskSplit], notes: dict[str, list[str]]) -> None:
     train, config, settings = splits["train"], job.initial.config, job.settings
     tokenizer, longest = job.initial.tokenizer, config.max_position_embeddings
     lines = []
     for name, (examples, sequences, _) in splits.items():
-        notes = job.task.summarise(examples)
+        summary = job.task.summarise(examples)
         lines += describe_split(
-            name, examples, sequences, tokenizer, job.max_seq_length, notes, longest
+            name, examples, sequences, tokenizer, job.max_seq_length, summary, longest
         )
-        if name != "train":
-            lines += warn_of_overlap(name, examples, train.examples)
-        if name == "dev":
-            lines += [*division, *warn_of_shares(train.examples, examples)]
+        lines += notes.get(name, [])
     data = "\n           ".join(line for line in lines if not line.startswith("warning"))
     warnings = "".join(line + "\n" for line in lines if line.startswith("warning"))
     total = settings.num_train_steps * settings.global_batch_size

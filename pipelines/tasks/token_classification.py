@@ -22,7 +22,7 @@ from albert_tf.text.entities import OUTSIDE, are_entity_tags, find_entities, par
 from .labelled_task import LabelledTask
 from .reading.examples import required
 from .reading.sequences import Encoder, Packed
-from .reading.split_report import describe_labels, warn_of_rows, warn_of_tags
+from .reading.split_report import describe_labels, warn_of_rows
 from .reading.token_files import FIELDS, TokenExample, iterate_examples
 from .scoring.metrics import rounded_down
 from .scoring.token_rows import Tagged, columns_of, predicted_spans, score_rows, spans_of_tags
@@ -150,7 +150,16 @@ class TokenClassificationTask(LabelledTask):
                 f"warning: {lost:,} of {spans:,} spans do not begin and end with a word, or share "
                 "one: no prediction can equal them"
             ] * bool(lost)
-        return warn_of_tags(self.labels)
+        marks = [tag for tag in self.labels if "-" in tag and are_entity_tags([tag.capitalize()])]
+        others = [tag for tag in self.labels if tag != OUTSIDE and not are_entity_tags([tag])]
+        if not marks or {"o", "none", "other", "outside"}.isdisjoint(
+            map(str.casefold, self.labels)
+        ):
+            return []
+        return [
+            f"warning: the words' tags are scored, not entities: {', '.join(others[:5])} should be "
+            "O or begin with B-, I-, E-, S-, L- or U- in capitals"
+        ]
 
     def pack(self, examples: list[TokenExample], first: int, encoder: Encoder) -> Packed:
         """Returns one sequence per window of each text. The features are the windows."""

@@ -130,9 +130,7 @@ def check_predict(kind, task, run_dir, expected, reported):
 
 
 @pytest.mark.parametrize(("kind", "predicts"), [("beams", False), *SLOW])
-def test_every_kind_of_task_runs_and_predicts(
-    kind, predicts, pretrained, tmp_path, request, capsys
-):
+def test_every_kind_of_task_runs_and_predicts(kind, predicts, pretrained, tmp_path, request):
     task, run_dir = KINDS[kind](tmp_path), tmp_path / "out"
     if not predicts:
         task.null_threshold = 1e9  # no question is left without an answer
@@ -153,7 +151,6 @@ def test_every_kind_of_task_runs_and_predicts(
     if kind not in ("spans", "beams"):
         return
     assert predicts or all(written)
-    assert "unknown characters: '문' " in capsys.readouterr().out
     # What decides the answers alone may change.
     task.null_threshold = -1e9
     request.getfixturevalue("eager")  # for a single prediction

@@ -1,12 +1,12 @@
 """Splits training rows into train and dev or into folds, independently of the row order."""
 
-from __future__ import annotations
-
 import hashlib
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from albert_tf.storage.errors import UserError
 from .examples import AnyExample
@@ -80,36 +80,35 @@ def _connected(texts: Sequence[Sequence[str]]) -> list[list[int]]:
     return [*groups.values()]
 
 
-def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, list]:
-    """Splits examples into train and dev, based only on their texts and classes.
+def split_off_dev(
+    examples: Sequence[AnyExample], shared: SharedTexts, fraction: float
+) -> np.ndarray:
+    """Returns which examples are moved to dev, bool [n], based only on their texts and classes.
 
     Examples that share a text (see shared_texts) are in the same split. Each stratum (see _strata)
     contributes the same share of its rows to dev, up to rounding. Groups are assigned in the order
     of a hash of their texts, so the row order has no effect and an additional row moves few other
     rows. If a group has more rows of a stratum than dev still needs, it is
-    assigned to dev only if this brings dev closer to its quotas. Both results keep the order of the
-    examples. Raises a UserError if one of them is empty.
+    assigned to dev only if this brings dev closer to its quotas. Raises a UserError if train or dev
+    is empty.
     """
-    shared = shared_texts(examples)
     strata = _strata(examples, shared)
     missing = _quotas(Counter(strata), fraction)
-    dev_places: set[int] = set()
+    is_dev = np.zeros(len(examples), bool)
     larger = []
     for places in sorted(shared.groups, key=lambda places: _key(places, shared.texts, examples)):
         of_group = Counter(strata[place] for place in places)
         if all(number <= missing[name] for name, number in of_group.items()):
             missing.subtract(of_group)
-            dev_places.update(places)
+            is_dev[places] = True
         else:
             larger.append((places, of_group))
     for places, of_group in sorted(larger, key=lambda item: len(item[0])):
         # Accept too many rows of a stratum if this is closer to the quotas than too few.
         if sum(abs(missing[name] - n) - abs(missing[name]) for name, n in of_group.items()) < 0:
             missing.subtract(of_group)
-            dev_places.update(places)
-    train = [example for place, example in enumerate(examples) if place not in dev_places]
-    dev = [examples[place] for place in sorted(dev_places)]
-    if not train or not dev:
+            is_dev[places] = True
+    if is_dev.all() or not is_dev.any():
         texts, labels = len({*shared.texts}), len({example.classes for example in examples})
         swapped = ""
         if texts < labels:
@@ -118,10 +117,10 @@ def split_off_dev(examples: list[AnyExample], fraction: float) -> tuple[list, li
             )
         raise UserError(
             f"--dev_fraction={fraction} of {len(examples):,} rows leaves no row for "
-            f"{'dev' if train else 'training'} (equal texts stay on one side): "
+            f"{'training' if is_dev.all() else 'dev'} (equal texts stay on one side): "
             f"{swapped}choose another share, or give --dev_file"
         )
-    return train, dev
+    return is_dev
 
 
 def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
@@ -155,23 +154,23 @@ def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
     return numbers
 
 
-def split_off_fold(examples: list, numbers: list[int], fold: int) -> tuple[list, list]:
-    """Returns the examples outside and inside a fold. `numbers` are the folds of the examples."""
-    outside = [example for example, number in zip(examples, numbers) if number != fold]
-    return outside, [example for example, number in zip(examples, numbers) if number == fold]
+def occurrences(shared: SharedTexts) -> np.ndarray:
+    """Returns 0 for a row without text, 1 if its text occurs once, otherwise 2; int64 [n]."""
+    numbers = np.full(len(shared.texts), 2)
+    for place, *others in shared.groups:
+        if not others:
+            numbers[place] = any(shared.texts[place])
+    return numbers
 
 
 def _strata(examples: Sequence[AnyExample], shared: SharedTexts) -> list[tuple[tuple, int]]:
-    """Returns each row's classes, and 0 if it has no text, 1 if its text occurs once, otherwise 2.
+    """Returns the classes and the `occurrences` of each row.
 
-    Without these numbers, texts that occur once would fill the room that larger groups leave, so
+    Without the occurrences, texts that occur once would fill the room that larger groups leave, so
     dev would have more of them than the file.
     """
-    occurrences = [2] * len(examples)
-    for place, *others in shared.groups:
-        if not others:
-            occurrences[place] = int(any(shared.texts[place]))
-    return [(example.classes, number) for example, number in zip(examples, occurrences)]
+    numbers = occurrences(shared).tolist()
+    return [(example.classes, number) for example, number in zip(examples, numbers)]
 
 
 def _quotas(totals: Counter, fraction: float) -> Counter:

@@ -25,6 +25,7 @@ from ...training.settings import LoopSettings, TrainingSettings, precision
 from ...training.strategy import check_hosts_agree, is_tpu
 from ...training.train_loop import TrainLoop
 from ...training.train_step import TrainStep
+from ..reading.dev_split import SharedTexts
 from ..reading.sequences import Sequences
 from ..scoring.figures import draw_learning_curves
 from ..task import Outputs, Task, create_model
@@ -61,8 +62,8 @@ class FinetuneSettings(TrainingSettings):
 class Finetuning:
     """The task, model and settings of a fine-tuning run.
 
-    One model is trained for each of `random_seeds`. If there is no dev file, `divide` can split the
-    training examples into train and dev examples. `loop`: how often to log, save and evaluate.
+    One model is trained for each of `random_seeds`. If there is no dev file, `divide` can select
+    training examples for dev (see dev_split.split_off_dev). `loop`: how often to log, save and evaluate.
     """
 
     task: Task
@@ -72,7 +73,7 @@ class Finetuning:
     settings: FinetuneSettings
     loop: LoopSettings
     strategy: tf.distribute.Strategy
-    divide: Callable[[list], tuple[list, list]] | None = None
+    divide: Callable[[list, SharedTexts], np.ndarray] | None = None
 
     @property
     def max_seq_length(self) -> int:

@@ -108,10 +108,11 @@ def test_the_plan_tells_of_spans_that_no_prediction_can_equal():
 def test_the_plan_tells_when_words_are_scored_in_place_of_entities():
     silent = ("O B-water I-water", "b i o", "nn-x VB", "NN VB O S", "nn b-per")
     for labels, message in (
-        ("O B-water X M-per", "not entities, as X, M-per begin with none"),
-        *((labels, "'b-per' begins in lower") for labels in ("o b-per i-per", "none b-per")),
-        ("O b-per I-per", "'b-per' begins in lower case"),
-        ("o B-per", "'o' begins in lower case"),
+        ("O B-water X M-per", "not entities: X, M-per should be O or begin with"),
+        ("o b-per i-per", "not entities: o, b-per, i-per should"),
+        ("none b-per", "not entities: none, b-per should"),
+        ("O b-per I-per", "not entities: b-per should"),
+        ("o B-per", "not entities: o should"),
         *((labels, "") for labels in silent),
     ):
         labels = labels.split()
