@@ -177,7 +177,7 @@ def _order_figures(correct: float, pairs: float, baselines: dict) -> dict:
         "pairs": int(pairs),
         "accuracy": correct / pairs,
         "interval": list(metrics.wilson_interval(correct, pairs)),
-        **{f"{name}_accuracy": told.correct / told.total for name, told in baselines.items()},
+        **{f"{name}_accuracy": right / total for name, (right, total) in baselines.items()},
     }
 
 

@@ -7,8 +7,6 @@ documents start. `overlap` uses two numbers: the word overlap at the junction of
 word overlap of their outer ends. If a model beats all three, it must be comparing the two parts.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -22,22 +20,11 @@ from .examples import ExampleOptions
 from .masking import unmask
 from .pretraining_dataset import evaluation_dataset
 
-# Number of examples on which the classifiers are trained.
 _TRAINING_EXAMPLES = 50_000
-# Maximum number of examples to classify; a larger split is sampled.
-_MOST_EXAMPLES = 200_000
+_MOST_EXAMPLES = 200_000  # to classify; a larger split is sampled
 _FOLDS = 5
-_ROWS = 256
-# Number of pieces at each end of a part that `words` and `overlap` use.
-_WINDOW = 20
+_WINDOW = 20  # number of pieces at each end of a part that `words` and `overlap` use
 _NO_PIECE = -1
-
-
-class Accuracy(NamedTuple):
-    """The number of correct predictions and the number of labels."""
-
-    correct: int
-    total: int
 
 
 class Pairs(NamedTuple):
@@ -51,49 +38,55 @@ class Pairs(NamedTuple):
     windows: np.ndarray
 
 
+BASELINES = {
+    # Few leaves with many pairs each, because weak evidence such as lengths is easily overfitted.
+    "lengths": HistGradientBoostingClassifier(
+        max_iter=50, max_leaf_nodes=8, min_samples_leaf=50, early_stopping=False, random_state=0
+    ),
+    "words": LogisticRegression(C=0.1),  # strong regularisation for thousands of features
+    "overlap": LogisticRegression(),
+}
+
+
 def order_baselines(
     record_dir: str,
     split: str,
     options: ExampleOptions,
     tokenizer: AlbertTokenizer,
     num_examples: int = _MOST_EXAMPLES,
-) -> dict[str, dict[str, Accuracy]]:
+) -> dict[str, dict[str, tuple[int, int]]]:
     """Computes the accuracy of each baseline on the examples of evaluation_dataset.
 
     Separate classifiers are fitted for each kind of pair, on a sample of the training split. For
     the split "train", five-fold cross-validation is used instead.
 
     Returns:
-      {kind of pair: {baseline: accuracy}}. The kinds are "openings" (first segments of documents)
-      and "inside" (other segments). If no labelled segment is the first of its document, the only
-      kind is "pairs". Kinds with too few labels for training are omitted.
+      {kind of pair: {baseline: (correct predictions, labels)}}. The kinds are "openings" (first
+      segments of documents) and "inside" (other segments). If no labelled segment is the first of
+      its document, the only kind is "pairs". Kinds with too few labels for training are omitted.
     """
-
-    num_examples = min(num_examples, _MOST_EXAMPLES)
-    pairs = fitted_on = labelled_pairs(record_dir, split, options, tokenizer, num_examples)
+    count = min(num_examples, _MOST_EXAMPLES)
+    pairs = fitted_on = labelled_pairs(record_dir, split, options, tokenizer, count)
     if split != "train":
         fitted_on = labelled_pairs(record_dir, "train", options, tokenizer, _TRAINING_EXAMPLES)
-    found: dict[str, dict[str, Accuracy]] = {}
+    found: dict[str, dict[str, tuple[int, int]]] = {}
     kinds = {"openings": True, "inside": False} if pairs.opens.any() else {"pairs": False}
     for kind, opens in kinds.items():
-        known, asked = (
-            Pairs(*(values[some.opens == opens] for values in some)) for some in (fitted_on, pairs)
-        )
+        known, asked = (Pairs(*(v[of.opens == opens] for v in of)) for of in (fitted_on, pairs))
         # Cross-validation needs at least one example of each label per fold.
         if not len(asked.labels) or np.bincount(known.labels, minlength=2).min() < _FOLDS:
             continue
+        pieces = known.windows[known.windows != _NO_PIECE]
+        frequencies = np.bincount(pieces, minlength=tokenizer.vocab_size)
         found[kind] = {}
-        frequencies = np.bincount(
-            known.windows[known.windows != _NO_PIECE], minlength=tokenizer.vocab_size
-        )
-        for name, (classifier, features) in BASELINES.items():
+        for name, classifier in BASELINES.items():
+            evidence = features(name, asked, frequencies)
             if split == "train":
-                evidence = features(asked, frequencies)
                 answers = cross_val_predict(classifier, evidence, asked.labels, cv=_FOLDS)
             else:
-                classifier.fit(features(known, frequencies), known.labels)
-                answers = classifier.predict(features(asked, frequencies))
-            found[kind][name] = Accuracy(int((answers == asked.labels).sum()), len(answers))
+                classifier.fit(features(name, known, frequencies), known.labels)
+                answers = classifier.predict(evidence)
+            found[kind][name] = int((answers == asked.labels).sum()), len(answers)
     return found
 
 
@@ -101,41 +94,33 @@ def labelled_pairs(
     record_dir: str, split: str, options: ExampleOptions, tokenizer: AlbertTokenizer, count: int
 ) -> Pairs:
     """Returns the labelled pairs among `count` examples of evaluation_dataset."""
-    batches = []
-    dataset = evaluation_dataset(
-        record_dir, split, options, tokenizer, _ROWS, count, with_lengths=True
-    )
-    for batch in dataset.as_numpy_iterator():
-        has_label = batch["sentence_order_weights"] > 0
-        rows = {name: values[has_label] for name, values in batch.items()}
-        batches.append(
-            Pairs(
-                rows["sentence_order_labels"],
-                rows["opens_document"] > 0,
-                rows["length_features"],
-                _windows(unmask(rows), rows["input_mask"], rows["input_type_ids"]),
-            )
-        )
-    if not batches:
-        nothing = np.zeros(0, np.int32)
-        windows = np.zeros([0, 4, _WINDOW], np.int32)
-        return Pairs(nothing, nothing > 0, np.zeros([0, 1], np.int32), windows)
-    return Pairs(*(np.concatenate(parts) for parts in zip(*batches)))
+    nothing = np.zeros(0, np.int32)
+    batches = [Pairs(nothing, nothing > 0, nothing[:, np.newaxis], np.zeros([0, 4, _WINDOW], int))]
+    data = evaluation_dataset(record_dir, split, options, tokenizer, 256, count, with_lengths=True)
+    for batch in data.as_numpy_iterator():
+        rows = {name: values[batch["sentence_order_weights"] > 0] for name, values in batch.items()}
+        windows = _windows(unmask(rows), rows["input_mask"], rows["input_type_ids"])
+        opens, lengths = rows["opens_document"] > 0, rows["length_features"]
+        batches.append(Pairs(rows["sentence_order_labels"], opens, lengths, windows))
+    return Pairs(*(np.concatenate(parts) for parts in zip(*(batches[1:] or batches))))
 
 
-def opening_words(windows: np.ndarray, vocab_size: int) -> sparse.csr_matrix:
-    """Returns which pieces start A or B, float64 [n, vocab_size].
+def features(name: str, pairs: Pairs, frequencies: np.ndarray) -> np.ndarray | sparse.csr_matrix:
+    """Returns the features of a baseline, [n, features].
 
-    A piece counts 1 if it is among the first 20 pieces of A, -1 for B, and 0 for both or neither.
+    `words` is which pieces start A or B, float64 [n, vocab_size]. A piece counts 1 if it is among
+    the first 20 pieces of A, -1 for B, and 0 for both or neither. For `overlap` see overlaps.
     """
-
-    def among(pieces: np.ndarray) -> sparse.csr_matrix:
+    if name == "lengths":
+        return pairs.lengths
+    if name == "overlap":
+        return overlaps(pairs.windows, frequencies)
+    among = []
+    for pieces in (pairs.windows[:, 3], pairs.windows[:, 1]):
         rows, places = np.nonzero(pieces != _NO_PIECE)
-        cells = rows, pieces[rows, places]
-        found = sparse.csr_matrix((np.ones(len(rows), bool), cells), (len(pieces), vocab_size))
-        return found.astype(np.float64)  # bool until here, so that repeated pieces count once
-
-    return among(windows[:, 3]) - among(windows[:, 1])
+        cells = np.ones(len(rows), bool), (rows, pieces[rows, places])  # repeated pieces count once
+        among.append(sparse.csr_matrix(cells, (len(pieces), len(frequencies))).astype(np.float64))
+    return among[0] - among[1]
 
 
 def overlaps(windows: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
@@ -145,51 +130,26 @@ def overlaps(windows: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     word is stronger evidence than a shared "the". `frequencies`, [vocab_size], are piece counts.
     """
     weights = -np.log((frequencies + 1) / (frequencies.sum() + len(frequencies)))
-
-    def overlap(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    found = []
+    for part in np.array_split(windows, len(windows) // 4096 + 1):  # limits memory use
+        # Compare the end of A with the start of B, and the end of B with the start of A.
+        one, other = part[:, [0, 2]], part[:, [1, 3]]
         in_both = (one[..., np.newaxis] == other[..., np.newaxis, :]).any(axis=-1)
         # True for pieces that occur earlier in `one`.
         again = np.tril(one[..., np.newaxis] == one[..., np.newaxis, :], -1).any(axis=-1)
         counts = in_both & ~again & (one != _NO_PIECE)
-        return np.where(counts, weights[one], 0.0).sum(axis=-1)
-
-    parts = np.array_split(windows, len(windows) // 4096 + 1)  # limits memory use
-    # Compare the end of A with the start of B, and the end of B with the start of A.
-    return np.concatenate([overlap(part[:, [0, 2]], part[:, [1, 3]]) for part in parts])
-
-
-# Maps the name of a baseline to its classifier and to a function that computes its features.
-BASELINES = {
-    # Few leaves with many pairs each, because weak evidence such as lengths is easily overfitted.
-    "lengths": (
-        HistGradientBoostingClassifier(
-            max_iter=50, max_leaf_nodes=8, min_samples_leaf=50, early_stopping=False, random_state=0
-        ),
-        lambda pairs, _: pairs.lengths,
-    ),
-    # Strong regularisation, because there are thousands of features.
-    "words": (
-        LogisticRegression(C=0.1),
-        lambda pairs, frequencies: opening_words(pairs.windows, len(frequencies)),
-    ),
-    "overlap": (
-        LogisticRegression(),
-        lambda pairs, frequencies: overlaps(pairs.windows, frequencies),
-    ),
-}
+        found.append(np.where(counts, weights[one], 0.0).sum(axis=-1))
+    return np.concatenate(found)
 
 
 def _windows(ids: np.ndarray, mask: np.ndarray, types: np.ndarray) -> np.ndarray:
     """Returns the `windows` of Pairs for examples of the form [CLS] A [SEP] B [SEP]."""
     last_sep = mask.sum(axis=1) - 1
     first_sep = last_sep - types.sum(axis=1)
-    begin_a = np.ones_like(last_sep)
-    begin = np.stack([begin_a, first_sep + 1, first_sep + 1, begin_a], axis=1)[..., np.newaxis]
+    start_a, start_b = np.ones_like(last_sep), first_sep + 1
+    begin = np.stack([start_a, start_b, start_b, start_a], axis=1)[..., np.newaxis]
     end = np.stack([first_sep, last_sep, last_sep, first_sep], axis=1)[..., np.newaxis]
     steps = np.arange(_WINDOW)
-    from_end = np.array([True, False, True, False])[:, np.newaxis]
-    place = np.where(from_end, end - 1 - steps, begin + steps)
-    place_in_row = np.clip(place, 0, ids.shape[1] - 1)
-    pieces = np.take_along_axis(ids[:, np.newaxis], place_in_row, axis=2)
-    inside = (place >= begin) & (place < end)
-    return np.where(inside, pieces, _NO_PIECE).astype(np.int32)
+    place = np.where([[True], [False], [True], [False]], end - 1 - steps, begin + steps)
+    pieces = np.take_along_axis(ids[:, np.newaxis], np.clip(place, 0, ids.shape[1] - 1), axis=2)
+    return np.where((place >= begin) & (place < end), pieces, _NO_PIECE).astype(np.int32)
