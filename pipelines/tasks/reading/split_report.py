@@ -73,10 +73,20 @@ def warn_of_overlap(name: str, examples: Sequence[AnyExample], known: Set[str]) 
     ]
 
 
-def describe_division(shared: SharedTexts, is_dev: np.ndarray) -> list[str]:
+def describe_division(
+    rows: Sequence[AnyExample], shared: SharedTexts, is_dev: np.ndarray
+) -> list[str]:
     """Returns lines on how dev differs from all rows of the file. `is_dev` is bool [n]."""
-    title, column = "dev", "second" if shared.column else "first"
-    divided = f"dev: only equal {column} texts stay on one side, as both connect too many rows"
+    title, lines = "dev", []
+    if shared.column is not None:
+        kept, other = ("second", "first") if shared.column else ("first", "second")
+        known = {comparable(t) for row, dev in zip(rows, is_dev) if not dev for t in row.separated}
+        others = [comparable(rows[i].separated[~shared.column]) for i in np.flatnonzero(is_dev)]
+        divided = 100 * np.mean([text in known for text in others])
+        lines.append(
+            f"dev: only equal {kept} texts stay on one side, as both connect too many rows; "
+            f"{divided:.0f} % of dev rows share their {other} text with train"
+        )
     numbers = occurrences(shared)
     dev, file = (100 * np.bincount(n, minlength=2) / len(n) for n in (numbers[is_dev], numbers))
     line = f"{dev[1]:.0f} % of its texts occur once in the file, of all {file[1]:.0f} %"
@@ -85,7 +95,7 @@ def describe_division(shared: SharedTexts, is_dev: np.ndarray) -> list[str]:
     counts, sizes = np.bincount(is_dev, numbers == 1), np.bincount(is_dev)
     if _differ(counts.tolist(), sizes.tolist()) and abs(dev[1] - file[1]) > _MOST_DIFFERENT:
         title = "warning: dev is no sample of the file (use a --dev_file)"
-    return [divided] * (shared.column is not None) + [f"{title}: {line}"]
+    return [*lines, f"{title}: {line}"]
 
 
 def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample]) -> list[str]:
@@ -122,6 +132,18 @@ def _differ(counts: Sequence[float], sizes: Sequence[int], num_tests: int = 1) -
     return abs(counts[0] / sizes[0] - counts[1] / sizes[1]) > limit
 
 
+def _unknown_characters(
+    examples: Sequence[AnyExample], tokenizer: AlbertTokenizer, sequences: Sequences
+) -> list[str]:
+    """Lists what the vocabulary cannot spell, also in truncated texts, if there is any <unk>."""
+    if tokenizer.unk_id not in sequences.pieces:
+        return []
+    counts = Counter(character for row in examples for text in row.texts() for character in text)
+    pieces = dict(zip(counts, tokenizer.encode_batch([*counts])))
+    unknown = {c: f"{n:,}" for c, n in counts.most_common() if tokenizer.unk_id in pieces[c]}
+    return [f"unknown characters: {_listed(unknown)}"] if unknown else []
+
+
 def describe_split(
     name: str,
     examples: Sequence[AnyExample],
@@ -147,7 +169,7 @@ def describe_split(
         f"{np.percentile(full, 95):.0f}, longest {full.max():,}; {100 * truncated:.1f} % truncated "
         f"to {max_seq_length}; {100 * unknown:.1f} % of the pieces <unk>"
     ]
-    for note in notes:
+    for note in [*notes, *_unknown_characters(examples, tokenizer, sequences)]:
         is_warning = note.startswith("warning: ")
         lines.append(f"warning: {name}: {note[9:]}" if is_warning else f"{'':8} {note}")
     longer = f"use a larger --max_seq_length, at most {longest} with this model, or"

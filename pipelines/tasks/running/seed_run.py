@@ -63,7 +63,8 @@ class Finetuning:
     """The task, model and settings of a fine-tuning run.
 
     One model is trained for each of `random_seeds`. If there is no dev file, `divide` can select
-    training examples for dev (see dev_split.split_off_dev). `loop`: how often to log, save and evaluate.
+    training examples for dev (see dev_split.split_off_dev). `loop`: how often to log, save and
+    evaluate.
     """
 
     task: Task

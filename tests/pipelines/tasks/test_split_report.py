@@ -113,6 +113,22 @@ def test_oddities_of_rows(tokenizer, tmp_path):
     assert "3 cells with line ends" in task.summarise(examples)
 
 
+def test_what_the_vocabulary_cannot_spell_is_listed(tokenizer):
+    many = "".join(chr(ord("가") + number) for number in range(12))
+    texts = [KOREAN, f"{WORDS[0]} {many} 문문문", "문 é", ""]
+    task = ClassificationTask("own", {}, labels=["a", "b"])
+
+    def notes_of(*examples):
+        sequences, _ = task.encode(examples, tokenizer, 16, False)
+        return describe_split("dev", examples, sequences, tokenizer, 16, [], 512)[1:]
+
+    examples = [Example(str(i), text, "문문" if i else None, "a") for i, text in enumerate(texts)]
+    line = next(line for line in notes_of(*examples) if "unknown characters" in line)
+    assert line.strip().startswith("unknown characters: '문' 11, ")
+    assert line.endswith(" and 9 others") and repr(WORDS[0][0]) not in line
+    assert notes_of(Example("1", "é" + WORDS[0], None, "a")) == []
+
+
 def divided(rows, is_dev):
     sides = [[row for row, place in zip(rows, is_dev) if place == dev] for dev in (False, True)]
     return sides[0], sides[1]
@@ -124,7 +140,7 @@ def split_off_dev(rows, fraction):
 
 def division_of(rows, fraction):
     shared = shared_texts(rows)
-    return describe_division(shared, dev_split.split_off_dev(rows, shared, fraction))
+    return describe_division(rows, shared, dev_split.split_off_dev(rows, shared, fraction))
 
 
 def known_texts(rows):
@@ -329,6 +345,8 @@ def test_pairs_that_share_a_text_stay_together():
         )
         line, _ = division_of(pairs, 0.2)
         assert line.startswith(f"dev: only equal {column} texts stay on one side")
+        other = "second" if column == "first" else "first"
+        assert line.endswith(f"; 100 % of dev rows share their {other} text with train")
         assert warn_of_overlap("dev", dev, known_texts(train)) == []
     [warning] = warn_of_overlap("dev", swapped, known_texts(rows))
     assert warning.startswith("warning: 100 % of dev shares")
