@@ -5,8 +5,6 @@ tensorflow-addons has no wheel for Python 3.12 and later, where keras_lamb compu
 Checkpoints are compatible between the two implementations.
 """
 
-from __future__ import annotations
-
 import math
 import shlex
 import sys

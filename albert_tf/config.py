@@ -1,7 +1,5 @@
 """Hyperparameters of ALBERT and of the BERT baselines with which it is compared."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 from collections.abc import Iterator
@@ -101,7 +99,7 @@ class AlbertConfig:
             yield f"num_hidden_groups {self.num_hidden_groups} is more than {layers}"
 
     @classmethod
-    def named(cls, name: str) -> AlbertConfig:
+    def named(cls, name: str) -> "AlbertConfig":
         """Returns the config of a published model. ALBERT names without `_v1` mean version 2."""
         if name not in _NAMED_SIZES:
             raise UserError(f"no config is named {name!r}; known: {', '.join(_NAMED_SIZES)}")
@@ -110,7 +108,7 @@ class AlbertConfig:
     @classmethod
     def for_vocabulary(
         cls, name_or_path: str, vocab_size: int, spm_model_file: str
-    ) -> AlbertConfig:
+    ) -> "AlbertConfig":
         """Returns the config of a published model with this `vocab_size`, or reads a file.
 
         Raises a UserError if `name_or_path` is neither a name nor a file, or if the file has a
@@ -132,7 +130,7 @@ class AlbertConfig:
         return config
 
     @classmethod
-    def read(cls, path: str) -> AlbertConfig:
+    def read(cls, path: str) -> "AlbertConfig":
         """Reads an `albert_config.json`. Converts Hugging Face's "gelu_new" to "gelu" (tanh form).
 
         Unknown keys are ignored, because published files contain some (`net_structure_type`). But

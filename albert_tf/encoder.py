@@ -1,7 +1,5 @@
 """The ALBERT encoder: embeddings, Transformer blocks that may share weights, and a pooler."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Mapping
 

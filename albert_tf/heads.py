@@ -1,7 +1,5 @@
 """Output heads of the encoder: masked LM, sentence order, classification and answer spans."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig

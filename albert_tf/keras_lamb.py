@@ -7,8 +7,6 @@ Both implementations are needed: tensorflow-addons is required where it is avail
 version, 0.23.0, has no wheels for Python 3.12 and later and no source distribution.
 """
 
-from __future__ import annotations
-
 import re
 
 import tensorflow as tf

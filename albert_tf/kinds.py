@@ -4,8 +4,6 @@
 entry in export/kinds.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Losses for pre-training (as sums and weights) and for fine-tuning (one loss per example)."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 PRETRAINING_OBJECTIVES = ("masked_lm", "sentence_order")

@@ -1,7 +1,5 @@
 """Metrics of pre-training: mean loss, accuracy, Wilson intervals and distances between layers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

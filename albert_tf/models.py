@@ -1,7 +1,5 @@
 """ALBERT models with heads for pre-training and for fine-tuning tasks."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig

@@ -1,7 +1,5 @@
 """LAMB, AdamW, the learning-rate schedule, loss scaling and gradient clipping."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from albert_tf.storage.errors import UserError

@@ -1,7 +1,5 @@
 """Scores sentences by masked-LM pseudo-log-likelihood, fills [MASK], and computes embeddings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple

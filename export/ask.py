@@ -17,8 +17,6 @@ Examples:
   python -m export.ask --server=localhost:8500 --signature=labels
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

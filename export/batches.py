@@ -1,7 +1,5 @@
 """Splits large batches of sequences into parts to limit memory use."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import tensorflow as tf

@@ -4,8 +4,6 @@ A server may merge the rows of several clients into one batch. Invalid values in
 reported for this row only, and do not affect other rows. Invalid shapes fail the whole request.
 """
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from albert_tf.text.limits import MANY_OF_ONE_CHAR, first_chars, num_prepared

@@ -19,8 +19,6 @@ Examples:
   python -m export.export_saved_model --checkpoint=runs/rte/seed_1 --output=exports/rte
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -10,8 +10,6 @@ are base.onnx.spiece.model (for WordPiece, base.onnx.vocab.txt), base.onnx.token
 base.onnx.json.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

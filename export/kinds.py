@@ -4,8 +4,6 @@ No other file in this directory lists the kinds. albert_tf/kinds.py defines the 
 kinds and their outputs in TFLite and ONNX. See README.md for how to add a kind.
 """
 
-from __future__ import annotations
-
 from .modules.classification_module import (
     ClassifierModule,
     MultiLabelModule,

@@ -1,7 +1,5 @@
 """Loads a checkpoint for export and builds its serving module."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Container
 

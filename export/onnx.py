@@ -18,8 +18,6 @@ Examples:
   python -m export.onnx --checkpoint=runs/rte/seed_1 --output=exports/rte.onnx --quantize
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

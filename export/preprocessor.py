@@ -6,8 +6,6 @@ Source: TF-Hub's "Common SavedModel APIs for Text Tasks". The names of the encod
 Model Garden.
 """
 
-from __future__ import annotations
-
 import os
 
 import tensorflow as tf

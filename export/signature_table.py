@@ -1,7 +1,5 @@
 """Prints the table of signatures in export/README.md: python -m export.signature_table."""
 
-from __future__ import annotations
-
 from albert_tf.jobs import program
 from .kinds import MODULES
 from .signatures import Field

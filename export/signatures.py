@@ -12,8 +12,6 @@ others are our own.
 Deviation: `mlm_logits` is `[batch, predictions, vocab_size]`; the reference flattens the first two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import tensorflow as tf

@@ -15,8 +15,6 @@ Examples:
     --max_seq_length=64
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -6,8 +6,6 @@ tokenizer must return the pieces of the Python tokenizer. The outputs of a bfloa
 be close to the outputs of the float32 model.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

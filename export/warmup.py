@@ -5,8 +5,6 @@ its first call and prepares matmuls for each new shape. TF Serving replays the f
 assets.extra/tf_serving_warmup_requests while the previous version is still served.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 

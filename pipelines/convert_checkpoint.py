@@ -30,8 +30,6 @@ Examples:
       --allow_missing=^cls
 """
 
-from __future__ import annotations
-
 import re
 
 from absl import flags

@@ -22,8 +22,6 @@ Examples:
       --runner=DataflowRunner --beam_options='--project=me --temp_location=gs://bucket/tmp'
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

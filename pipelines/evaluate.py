@@ -17,8 +17,6 @@ Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records_shuffled
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 

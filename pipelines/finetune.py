@@ -35,8 +35,6 @@ Examples:
       --label_column=queue --init_checkpoint=runs/base --num_epochs=3 --output_dir=runs/tickets
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

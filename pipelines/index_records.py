@@ -15,8 +15,6 @@ Examples:
       --spm_model_file=30k-clean.model --output_dir=indexed
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

@@ -18,8 +18,6 @@ Examples:
       --input_file='zorro/*.txt' --output=runs/base_zorro
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import json

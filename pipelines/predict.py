@@ -29,8 +29,6 @@ Examples:
   python -m pipelines.predict --model=runs/base --input_file=sentences.csv --output_file=scores.csv
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -24,8 +24,6 @@ Examples:
       --gradient_accumulation_steps=256 --recompute --eval_steps=1000
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

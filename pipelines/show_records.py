@@ -9,8 +9,6 @@ Examples:
       --split=heldout --num_examples=10 --sentence_objective=nsp --output=what_it_sees
 """
 
-from __future__ import annotations
-
 import os
 import textwrap
 from collections.abc import Iterator

@@ -17,8 +17,6 @@ Examples:
   python -m pipelines.train_vocab --input_file=japanese.txt --output_prefix=ja --keep_accents
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import os

@@ -8,8 +8,6 @@ Nothing leaves the machine; no right beyond that of the user is needed.
 Source: https://cloud.google.com/storage/docs/json_api/v1
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import datetime
@@ -94,7 +92,7 @@ class ObjectStore:
         self._server.block_on_close = False
         self._server.store = self
 
-    def __enter__(self) -> ObjectStore:
+    def __enter__(self) -> "ObjectStore":
         threading.Thread(target=self._server.serve_forever, args=[0.05], daemon=True).start()
         return self
 

@@ -1,7 +1,5 @@
 """Converts a model to this project's format, Hugging Face's format or Google's format."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

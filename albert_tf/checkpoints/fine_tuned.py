@@ -1,7 +1,5 @@
 """Loads fine-tuned models of this project and of Hugging Face, and the settings of their tasks."""
 
-from __future__ import annotations
-
 import os
 
 import tensorflow as tf

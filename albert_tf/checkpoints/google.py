@@ -5,8 +5,6 @@ They do not store the number of layers and heads, so albert_config.json must be 
 saved_model.pb or in assets/. A SavedModel may contain code. Only its variables are read here.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -4,8 +4,6 @@ No other module imports huggingface_hub or tensorflow_hub. Their environment var
 HF_HOME (cache directory), HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE; TFHUB_CACHE_DIR.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import importlib
 import os

@@ -3,8 +3,6 @@
 A pre-trained model is saved as a BERT if it shares no weights, has E == H and uses the exact gelu.
 """
 
-from __future__ import annotations
-
 import importlib
 import mmap
 import os

@@ -11,8 +11,6 @@ origin.json             for converted models: name and version of the published 
 task.json               for fine-tuned models: kind, labels, lengths
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -10,8 +10,6 @@ Deviation: the group of layer i is i * groups // layers, computed in integers. T
 int(i / layers * groups), which skips a group for 22 layers in 22 groups or 23 in 23.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """Loads pre-trained models and their tokenizers from all supported formats."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Mapping

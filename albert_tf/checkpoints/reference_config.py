@@ -12,8 +12,6 @@ A foreign config with as many groups as layers is read as "none". The outputs ar
 "none" remains correct if the number of layers changes. A BERT is read as "none" with E == H.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import os
 

@@ -4,8 +4,6 @@ A SavedModel may contain arbitrary code. This module reads only the config, voca
 files. It does not load or execute any functions.
 """
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -3,8 +3,6 @@
 For example, `albert pretrain --help` runs `python -m pipelines.pretrain --help`.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import runpy

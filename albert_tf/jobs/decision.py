@@ -1,7 +1,5 @@
 """Settings for turning a model's outputs into answers, in pipelines.predict and in exports."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

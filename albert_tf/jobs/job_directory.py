@@ -1,7 +1,5 @@
 """Locks output directories and checks that a resumed run has the same settings as before."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

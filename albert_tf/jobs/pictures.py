@@ -1,7 +1,5 @@
 """Creates matplotlib figures and saves them as PNG files."""
 
-from __future__ import annotations
-
 import io
 import warnings
 

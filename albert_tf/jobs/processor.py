@@ -5,8 +5,6 @@ half an hour, three programs on one machine measured bfloat16 as 1.2 times slowe
 and 23 times faster than float32.
 """
 
-from __future__ import annotations
-
 # CPU flags for bfloat16 multiplication. Without any of them, bfloat16 is slower than float32.
 _BFLOAT16 = ("amx_bf16", "avx512_bf16")
 _CPU_INFO = "/proc/cpuinfo"

@@ -4,8 +4,6 @@ All programs use this module, files, job_directory and progress. They are in alb
 `export` and `pipelines` must not import each other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import json

@@ -4,8 +4,6 @@ A job cannot start while another job holds the lock. However, if two jobs start 
 within the duration of one request, both may run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Dataclass fields that also define command-line flags with help, bounds and default."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """Flags that state how the text of a vocabulary was prepared."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from absl import flags

@@ -1,7 +1,5 @@
 """Multi-head self-attention with residual connection and layer normalization."""
 
-from __future__ import annotations
-
 import math
 
 import tensorflow as tf

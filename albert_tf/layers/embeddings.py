@@ -1,7 +1,5 @@
 """Factorized embeddings: a V x E table and an E x H projection instead of a V x H table."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig

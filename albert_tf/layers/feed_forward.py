@@ -1,7 +1,5 @@
 """Position-wise feed-forward network with residual connection and layer normalization."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from albert_tf.config import AlbertConfig

@@ -6,8 +6,6 @@ bfloat16 ops are slow. Only training uses XLA, because a server may be built wit
 the softmax itself use oneDNN, which is faster than XLA on CPUs.
 """
 
-from __future__ import annotations
-
 import math
 
 import tensorflow as tf

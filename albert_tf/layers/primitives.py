@@ -1,7 +1,5 @@
 """Building blocks of the layers: activations, dropout, layer normalization, Dense, config."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

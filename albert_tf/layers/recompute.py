@@ -1,7 +1,5 @@
 """Recomputes blocks in the backward pass, so that only their inputs are stored."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import tensorflow as tf

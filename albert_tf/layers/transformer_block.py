@@ -1,7 +1,5 @@
 """The Transformer block, which ALBERT applies once per layer."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from albert_tf.layers.attention import SelfAttention
@@ -57,7 +55,7 @@ class TransformerBlock(tf.keras.layers.Layer):
         return {**super().get_config(), **{name: serialize(half) for name, half in halves.items()}}
 
     @classmethod
-    def from_config(cls, config: dict) -> TransformerBlock:
+    def from_config(cls, config: dict) -> "TransformerBlock":
         """Creates a block from its config, without weights."""
         deserialize = tf.keras.saving.deserialize_keras_object
         halves = {name: deserialize(config[name]) for name in ("attention", "feed_forward")}

@@ -1,7 +1,5 @@
 """Removes padding before layers that process each position independently."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 # XLA recompiles functions for each new number of positions. So the number of real positions is

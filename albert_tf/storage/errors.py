@@ -1,7 +1,5 @@
 """Error class for invalid input, and helpers for error messages."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import math

@@ -8,8 +8,6 @@ A remote directory is only a prefix of object names. It is not created, and list
 directory returns no names.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import fnmatch

@@ -1,7 +1,5 @@
 """Reads and writes Parquet files. No other module imports pyarrow, which is imported lazily."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Reports progress, rate and remaining time: as a bar on a terminal, else as lines in a log."""
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """Converts TensorFlow's errors about unreadable files to errors of one line."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Local versions are always complete. Remote versions are uploaded object by objec
 if they contain files.PROVENANCE_FILE, which is uploaded last.
 """
 
-from __future__ import annotations
-
 import glob
 import os
 

@@ -1,7 +1,5 @@
 """Maps pieces back to the characters of the original texts, in the TensorFlow graph."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from typing import NamedTuple

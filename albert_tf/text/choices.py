@@ -1,7 +1,5 @@
 """Combines questions with their answer options, in the TensorFlow graph."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -6,8 +6,6 @@ setup script needs packages that pip does not install. The tests compare our res
 of conlleval for 13 cases.
 """
 
-from __future__ import annotations
-
 import collections
 import re
 from collections.abc import Iterable, Sequence, Set

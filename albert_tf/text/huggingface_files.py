@@ -4,8 +4,6 @@ A model that was trained with other pieces than ours would answer wrongly, so wh
 tokenizers of this project do not do is refused.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence

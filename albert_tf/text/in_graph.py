@@ -1,7 +1,5 @@
 """SentencePiece tokenization as TensorFlow ops, based on tensorflow-text."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sys

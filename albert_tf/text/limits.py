@@ -4,8 +4,6 @@ Tokenization takes time and memory for each character, and more for long runs of
 not in the vocabulary. Text beyond the maximum sequence length does not need to be tokenized.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Tokenizes texts in which [MASK] marks the pieces to predict."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Packs texts of any length into model inputs, `[CLS] A [SEP] B [SEP]`, in the graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Vocabularies of SentencePiece."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import functools

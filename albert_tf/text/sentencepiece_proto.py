@@ -6,8 +6,6 @@ sentencepiece package does not load with TensorFlow 2.15's protobuf.
 Source: sentencepiece_model.proto of https://github.com/google/sentencepiece.
 """
 
-from __future__ import annotations
-
 import functools
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

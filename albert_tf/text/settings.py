@@ -4,8 +4,6 @@ PREFIX.json of pipelines.train_vocab records the settings of PREFIX.model. token
 records the settings of the vocabulary in a model directory, here and in Hugging Face's models.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import unicodedata

@@ -1,7 +1,5 @@
 """The tokenizer of a model: from text to piece ids and model inputs, in Python and TensorFlow."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json
@@ -136,7 +134,7 @@ class AlbertTokenizer:
         return isinstance(self.vocabulary, WordPieceVocabulary)
 
     @classmethod
-    def load(cls, directory: str) -> AlbertTokenizer:
+    def load(cls, directory: str) -> "AlbertTokenizer":
         """Loads the tokenizer from a model directory. Raises the errors of the constructor."""
         return cls(find_vocabulary(directory))
 

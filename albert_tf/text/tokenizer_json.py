@@ -14,8 +14,6 @@ Deviation: a file of that library cannot express the following.
   text the additional piece. The reference and this project give it to the first one.
 """
 
-from __future__ import annotations
-
 import base64
 import itertools
 import os

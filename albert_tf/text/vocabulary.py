@@ -1,7 +1,5 @@
 """Base class of the vocabularies: pieces, special pieces, and how text is prepared."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from albert_tf.storage.errors import UserError

@@ -1,7 +1,5 @@
 """Splits texts of any length into overlapping windows, in the TensorFlow graph."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import tensorflow as tf

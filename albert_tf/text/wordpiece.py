@@ -4,8 +4,6 @@ Python and the graph prepare text with the same character table. tensorflow-text
 is not used, because it folds case (ß becomes ss), according to its source code (not tested).
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 import unicodedata
@@ -97,7 +95,7 @@ def _changes(settings: TextSettings) -> dict[int, list[int]]:
 class InGraphWordPiece(tf.Module):
     """WordPieceVocabulary.encode_batch as TensorFlow ops. A SavedModel includes the vocabulary."""
 
-    def __init__(self, vocabulary: WordPieceVocabulary):
+    def __init__(self, vocabulary: "WordPieceVocabulary"):
         super().__init__(name="tokenizer")
         self._wordpiece = import_tensorflow_text().FastWordpieceTokenizer(
             vocab=vocabulary.pieces,

@@ -1,7 +1,5 @@
 """Splits raw text into words with positions, by the same rule in Python and in the graph."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import unicodedata

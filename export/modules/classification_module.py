@@ -1,7 +1,5 @@
 """Serving modules for classification, regression and multiple choice."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from albert_tf.kinds import KINDS, UNSURE

@@ -1,7 +1,5 @@
 """Serving modules for pre-trained models and for encoders without a head."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """Serving module for question answering in texts of any length."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

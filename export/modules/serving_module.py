@@ -1,7 +1,5 @@
 """Base classes of serving modules, which combine a trained model with its tokenizer."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Serving module for tagging words in texts of any length."""
 
-from __future__ import annotations
-
 import tensorflow as tf
 
 from albert_tf.models import AlbertForTokenClassification

@@ -4,8 +4,6 @@ ask_rest requires only Python's standard library. A label selects the version (d
 label of None selects the newest version, even if it is a canary.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import http.client

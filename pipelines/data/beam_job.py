@@ -1,7 +1,5 @@
 """Runs the units of a job on an Apache Beam runner. No other module imports apache_beam."""
 
-from __future__ import annotations
-
 import atexit
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Reads documents from byte ranges of text files, in the formats of --input_format."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.metadata

@@ -10,8 +10,6 @@ Example:
   python -m pipelines.data.demo_corpus --output_file=demo/corpus.txt
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import re

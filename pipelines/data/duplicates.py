@@ -12,8 +12,6 @@ A step keeps only the hashes of one unit or of one range in memory. Beam's shuff
 because DirectRunner keeps all shuffled data in memory.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import operator

@@ -1,7 +1,5 @@
 """Converts segments to training examples in the TensorFlow graph."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Samples held-out examples for evaluation during training."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """N-gram masking for the masked LM: chooses the pieces to predict and replaces them."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import NamedTuple
 

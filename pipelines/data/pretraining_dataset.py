@@ -4,8 +4,6 @@ The examples and masks of a step are a pure function of (seed, epoch, position).
 on the number or speed of hosts, or on where a run was interrupted.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Sequence

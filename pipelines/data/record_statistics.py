@@ -1,7 +1,5 @@
 """Counts lengths, masks, labels and pieces of examples, and formats or plots the shares."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -16,8 +16,6 @@ already tokenized, not padded, and contains no special pieces:
   document_id      int64 [1]: hash of the document's first sentences
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import dataclasses
@@ -189,7 +187,7 @@ class Manifest:
         return TextSettings(*(getattr(self, name) for name in TextSettings._fields))
 
     @classmethod
-    def read(cls, record_dir: str) -> Manifest:
+    def read(cls, record_dir: str) -> "Manifest":
         """Reads the manifest of a record directory; raises a UserError if it is not valid."""
         path = os.path.join(record_dir, MANIFEST_FILE)
         if not tf.io.gfile.exists(path):
@@ -213,7 +211,7 @@ class Manifest:
             ) from error
 
     @classmethod
-    def read_finished(cls, output_dir: str) -> Manifest | None:
+    def read_finished(cls, output_dir: str) -> "Manifest | None":
         """Reads the manifest and prints a summary; returns None if the job is not finished."""
         if not tf.io.gfile.exists(os.path.join(output_dir, MANIFEST_FILE)):
             return None

@@ -1,7 +1,5 @@
 """Validates files of the reference's static examples for pipelines.index_records."""
 
-from __future__ import annotations
-
 import array
 import itertools
 import os

@@ -13,8 +13,6 @@ create_pretraining_data.py (L = max_seq_length, P = max_predictions_per_seq; pad
   next_sentence_labels  int64 [1]: 1 = A and B are swapped, or B is from another document
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

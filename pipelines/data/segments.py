@@ -1,7 +1,5 @@
 """Splits documents into segments: contiguous chunks of whole sentences. No piece is dropped."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple

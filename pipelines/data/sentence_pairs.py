@@ -9,8 +9,6 @@ average sentence. Therefore B also starts with such a sentence (`choose_pairs`).
 Therefore the Bs of two neighbouring rows are cut to the same length (`_next_sentence`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Splits prose, with or without hard-wrapped lines, into sentences with sentencex."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Converts ranges of text files to shards of records. One call processes one unit of the job."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

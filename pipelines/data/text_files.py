@@ -1,7 +1,5 @@
 """Reads the lines of plain, compressed and Parquet text files in bounded memory."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import itertools

@@ -8,8 +8,6 @@ directory. Therefore the position in each directory can be computed for any row.
 The order is computed in the graph, because datasets on the hosts of a TPU pod cannot call Python.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

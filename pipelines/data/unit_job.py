@@ -4,8 +4,6 @@ Each finished unit has a file in UNITS_DIR. A killed job resumes by running the 
 any runner and any number of workers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

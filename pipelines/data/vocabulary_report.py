@@ -1,7 +1,5 @@
 """Reports how well a vocabulary fits a text: unknown characters, pieces per word."""
 
-from __future__ import annotations
-
 import string
 import unicodedata
 from collections import Counter

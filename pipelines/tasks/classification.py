@@ -1,7 +1,5 @@
 """Classification and regression of texts and pairs of texts."""
 
-from __future__ import annotations
-
 import array
 import collections
 import copy

@@ -1,7 +1,5 @@
 """The nine GLUE tasks and the diagnostic set, read from the files of the GLUE download."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping

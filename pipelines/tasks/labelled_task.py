@@ -1,7 +1,5 @@
 """The base class of tasks that predict labels; determines the labels and their order."""
 
-from __future__ import annotations
-
 import abc
 import functools
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Multi-label classification: zero or more labels for each text or pair of texts."""
 
-from __future__ import annotations
-
 import array
 import ast
 import collections

@@ -1,7 +1,5 @@
 """Multiple choice: selects one of several answers to a question about a text."""
 
-from __future__ import annotations
-
 import array
 import collections
 import dataclasses

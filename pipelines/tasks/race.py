@@ -1,7 +1,5 @@
 """RACE: reading comprehension questions from English exams, read from a directory tree."""
 
-from __future__ import annotations
-
 import os
 import re
 

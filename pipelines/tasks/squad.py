@@ -1,7 +1,5 @@
 """SQuAD 1.1 and 2.0: answers are spans of a text. In 2.0 a question may have no answer."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import os

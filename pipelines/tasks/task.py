@@ -1,7 +1,5 @@
 """The interface of fine-tuning tasks."""
 
-from __future__ import annotations
-
 import abc
 import copy
 import dataclasses
@@ -101,14 +99,14 @@ class Task(abc.ABC):
         """Returns the column of a field that has one."""
         return required(self.columns[field])
 
-    def numbered(self) -> Task:
+    def numbered(self) -> "Task":
         """Returns a copy that numbers the rows instead of reading their ids."""
         task = copy.copy(self)
         task.columns = {**self.columns, **dict.fromkeys(self.columns.keys() & {"id"})}
         return task
 
     @classmethod
-    def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
+    def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> "Task":
         """Creates the task of a finished model, without files. For the arguments see task_of."""
         for field, column in columns.items():
             if field not in cls.fields:
@@ -147,7 +145,7 @@ class Task(abc.ABC):
         """Returns lines for the run's plan: statistics of the answers, and warnings."""
         return []
 
-    def weighted(self, examples: list) -> Task:
+    def weighted(self, examples: list) -> "Task":
         """Returns a task that weights its losses as the training examples require; checks them."""
         return self
 

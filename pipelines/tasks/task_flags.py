@@ -1,7 +1,5 @@
 """Flags that select a task and its data."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

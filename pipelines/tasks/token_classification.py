@@ -1,7 +1,5 @@
 """Token classification: predicts a tag for each word (entities, parts of speech)."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

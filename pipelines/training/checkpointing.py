@@ -4,8 +4,6 @@ On a single machine, checkpoints of a remote directory are written to a local te
 and then uploaded, the index file last. The machines of a TPU pod write them directly.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

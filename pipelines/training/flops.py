@@ -1,7 +1,5 @@
 """Counts the floating-point operations (FLOPs) of training."""
 
-from __future__ import annotations
-
 import math
 
 from albert_tf.models import AlbertForPreTraining

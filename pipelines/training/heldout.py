@@ -1,7 +1,5 @@
 """Evaluates a model on held-out records, and checks that it was not trained on them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -6,8 +6,6 @@ each checkpoint. TensorBoard's file is uploaded before every second checkpoint a
 run. Each upload takes two requests.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """The loss that a run minimises, and the metrics that it reports."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import NamedTuple

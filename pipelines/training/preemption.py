@@ -1,7 +1,5 @@
 """Stops a run after the current step on Ctrl-C or on SIGTERM, which announces a preemption."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -24,7 +22,7 @@ class StopRequest:
             self.flag = tf.Variable(False, trainable=False)
         self.signal: int | None = None
 
-    def __enter__(self) -> StopRequest:
+    def __enter__(self) -> "StopRequest":
         # Python runs signal handlers only in the main thread, which may be waiting for a loop of
         # many steps. Python's C handler writes to this pipe immediately, which wakes up `_watch`.
         self._read, self._write = os.pipe()

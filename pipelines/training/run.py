@@ -1,7 +1,5 @@
 """A training run: its devices, its directory, its settings and its initial weights."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """Settings that all training programs share, with their command-line flags."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

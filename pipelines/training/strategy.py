@@ -1,7 +1,5 @@
 """Distribution strategies: one device, all GPUs of a machine, several machines, or a TPU."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

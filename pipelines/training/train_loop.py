@@ -1,7 +1,5 @@
 """The training loop of all jobs, which runs steps on the device in loops of several steps."""
 
-from __future__ import annotations
-
 import math
 import signal
 import sys

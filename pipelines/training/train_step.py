@@ -1,7 +1,5 @@
 """One optimizer step, and a loop of steps that runs on the device."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import tensorflow as tf

@@ -21,8 +21,6 @@ Example:
       --data=../shared/data/glue/CoLA
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

@@ -23,8 +23,6 @@ Examples:
       --sides=ours --batch_sizes=1
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import json

@@ -9,8 +9,6 @@ Raises:
   ImportError: if a side's packages are missing.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -3,8 +3,6 @@
 Imports no large package, because its memory would count in the measuring process.
 """
 
-from __future__ import annotations
-
 import collections
 import itertools
 import json

@@ -19,8 +19,6 @@ Example:
   python -m tests.benchmarks.train_step --rounds=3 --steps=5
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

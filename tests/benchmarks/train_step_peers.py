@@ -3,8 +3,6 @@
 Each function imports its own libraries, so that a process loads only those of its side.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -9,8 +9,6 @@ summaries of weights and slots after steps of the reference's optimizers, and a 
 run. learning_rates.json contains learning rates of the reference's schedule.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys

@@ -1,7 +1,5 @@
 """The interface of a task's examples."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar

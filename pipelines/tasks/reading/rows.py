@@ -1,7 +1,5 @@
 """Reads the raw rows of a file (cells or JSON objects) with their line numbers."""
 
-from __future__ import annotations
-
 import collections
 import csv
 import itertools

@@ -1,7 +1,5 @@
 """Creates the model's inputs: tokenizes texts in blocks and packs unpadded sequences."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Reads questions from JSON files in the official format of SQuAD 1.1 and 2.0."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokenized paragraphs and their windows (see albert_tf/text/windows.py)."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Reads tables of examples (CSV, TSV, JSON, Parquet). Errors name the file and the line."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import decimal

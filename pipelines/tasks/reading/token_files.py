@@ -1,7 +1,5 @@
 """Reads texts with tagged words from CoNLL files, or from JSON lines with tags or spans."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Creates batches of a task's sequences, and computes the model's outputs for them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Fine-tuned models (runs or exports) that predict examples."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Predicts the rows of files. Results are written in parts, so that a killed job can resume."""
 
-from __future__ import annotations
-
 import collections
 import concurrent.futures
 import functools

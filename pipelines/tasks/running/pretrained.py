@@ -1,7 +1,5 @@
 """A pre-trained model that scores or embeds texts, for pipelines.predict."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 

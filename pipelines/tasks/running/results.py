@@ -1,7 +1,5 @@
 """Summarises the metrics of all seeds as median, lowest and highest values."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Fine-tunes with one seed, then predicts and computes metrics with the best weights."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

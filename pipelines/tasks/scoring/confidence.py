@@ -1,7 +1,5 @@
 """Reliability of probabilities: calibration error, temperature scaling and thresholds."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any

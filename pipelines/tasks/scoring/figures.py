@@ -1,7 +1,5 @@
 """Draws learning curves and confusion matrices as PNG files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Metrics for classification and regression, confidence intervals, and metrics per label."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple

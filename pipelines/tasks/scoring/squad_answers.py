@@ -1,7 +1,5 @@
 """Decodes a model's outputs for windows into answers, which are texts from the paragraph."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """SQuAD's metrics, as defined by the official evaluate-v1.1.py and evaluate-v2.0.py."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import re

@@ -7,8 +7,6 @@ For texts given as words, the columns are `words`, `label` (if known), `predicti
 lists are written as JSON.
 """
 
-from __future__ import annotations
-
 import array
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
