@@ -75,11 +75,11 @@ class AlbertConfig:
             # JSON's true and false become bool, which is a subclass of int.
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             is_whole = is_number and isinstance(value, int)
-            if field.type == "int" and not (is_whole and value >= 1):
+            if field.type is int and not (is_whole and value >= 1):
                 yield f"{field.name} is {shown(value)}, expected a whole number >= 1"
-            if field.type == "int" and value > (most := _LARGEST.get(field.name, _LARGEST_SIZE)):
+            if field.type is int and value > (most := _LARGEST.get(field.name, _LARGEST_SIZE)):
                 yield f"{field.name} is {shown(value)}, expected at most {most:,}"
-            if field.type == "float" and not (is_number and 0 <= value <= _LARGEST_SIZE):
+            if field.type is float and not (is_number and 0 <= value <= _LARGEST_SIZE):
                 yield f"{field.name} is {shown(value)}, expected a number >= 0"
             if field.name.endswith("_prob") and value >= 1:
                 yield f"{field.name} is {value!r}, expected 0 <= p < 1"

@@ -4,7 +4,7 @@ A pre-trained model predicts the piece at each [MASK], predicts the order of two
 scores texts. A fine-tuned model predicts the label of a text or pair, the answer to a question, or
 the best of several options. Repeat a flag to ask several questions. A SavedModel is loaded with
 TensorFlow and tensorflow-text, without model code. A server is asked over gRPC, or over REST with
---server=http://...
+--server=http://... Labels of probabilities are printed for a SavedModel alone.
 
 Examples:
   python -m export.ask --saved_model=exports/base \
@@ -81,7 +81,9 @@ def define_flags() -> None:
         "timeout", 60.0, "Seconds to wait for a server's response.", 0.0, upper_bound=86_400.0
     )
     flags.DEFINE_string(
-        "signature", None, "Signature to call. Default: serving_default or, for texts, score."
+        "signature",
+        None,
+        "Signature to call. Default: serving_default; for texts alone, score of a --saved_model.",
     )
     flags.DEFINE_multi_string("fill_mask", [], "Text with [MASK], for the signature fill_mask.")
     flags.DEFINE_multi_string("pair", [], "Two texts, separated by |||.")
@@ -122,6 +124,9 @@ def ask(
     for text in masked_texts:
         if "[MASK]" not in text:
             raise UserError(f"--fill_mask={text!r} holds no [MASK]")
+    if len({*map(len, inputs.values())}) > 1:
+        counts = ", ".join(f"{len(values)} of --{name}" for name, values in inputs.items())
+        raise UserError(f"{counts}: repeat each flag equally often, once per question")
     split = [_split_pair(pair) for pair in pairs]
     without_inputs = signature in client.WITHOUT_INPUTS
     if not (masked_texts or split or inputs or without_inputs):
@@ -162,13 +167,19 @@ def load(saved_model: str) -> Call:
             is_text = inputs.keys() == {"text"} and "score" in model.signatures
             signature = "score" if is_text else "serving_default"
         if signature not in model.signatures:
-            raise UserError(f"{path!r} has no signature {signature!r}: {sorted(model.signatures)}")
+            raise UserError(
+                f"{path!r} has no signature {signature!r}, only {', '.join(model.signatures)} "
+                "(exports of pre-trained models alone fill [MASK])"
+            )
         function = model.signatures[signature]
         if inputs.keys() != (wanted := {*function.structured_input_signature[1]}):
             names = ["pair"] if "text_pair" in wanted else sorted(wanted)
+            remedy = f"give --{' and --'.join(names)}"
+            if not wanted <= {*_INPUTS, "text_pair"}:
+                remedy = "call it in Python, it takes ids"
             raise UserError(
                 f"{path!r} needs {' and '.join(sorted(wanted))} for {signature}, not "
-                f"{' and '.join(sorted(inputs))}: give --{' and --'.join(names)}"
+                f"{' and '.join(sorted(inputs))}: {remedy}"
             )
         if "options" in inputs:
             choices = function.structured_outputs["probabilities"].shape[1]

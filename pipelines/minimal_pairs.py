@@ -18,13 +18,13 @@ Examples:
       --input_file='zorro/*.txt' --output=runs/base_zorro
 """
 
-import collections
 import functools
 import json
 import math
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -102,8 +102,8 @@ def main(_) -> None:
     columns = FLAGS.good_column, FLAGS.bad_column, FLAGS.group_column
     if clash := sorted({*columns} & {*_RESULTS}):
         raise UserError(
-            f"column {clash[0]}: OUTPUT.csv has results of this name: rename the column in the "
-            "table, and give its new name"
+            f"--good_column, --bad_column, --group_column: OUTPUT.csv has results named {clash[0]}:"
+            " rename the column in the table, and give its new name"
         )
     pairs = read_pairs(paths, columns, FLAGS.pairs_per_group)
     _, checkpoint = model_directory.find_checkpoint(FLAGS.checkpoint)
@@ -135,6 +135,9 @@ def read_pairs(
     """
     pairs: list[Pair] = []
     counts: dict[str, int] = {}
+    names = Counter(_group(path) for path in paths if ending(path) == ".txt")
+    if twice := [name for name, number in names.items() if number > 1]:
+        raise UserError(f"two files {twice[0]}.txt would be one group: rename one of them")
     for path in paths:
         read = _read_lines(path) if ending(path) == ".txt" else _read_rows(path, columns)
         for number, pair in read:
@@ -161,9 +164,13 @@ def _read_lines(path: str) -> Iterator[tuple[int, Pair]]:
             f"{path}: {len(lines):,} lines; expected pairs, the wrong sentence in the first line "
             "and the right one in the second"
         )
-    group = os.path.basename(path).rpartition(".txt")[0]
+    group = _group(path)
     for number, (bad, good) in enumerate(zip(lines[::2], lines[1::2])):
         yield 2 * number + 1, Pair(good, bad, group)
+
+
+def _group(path: str) -> str:
+    return os.path.basename(path).rpartition(".txt")[0]
 
 
 def score(scorer: SentenceScorer, pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
@@ -203,7 +210,7 @@ def _word_pattern() -> re.Pattern[str]:
     return re.compile(rf"[\w{''.join(marks)}]+")
 
 
-def count_words(paths: Sequence[str]) -> collections.Counter[str]:
+def count_words(paths: Sequence[str]) -> Counter[str]:
     """Counts the words in text files, which may be compressed.
 
     In scripts without spaces, a whole run of characters counts as one word. Most words of the pairs
@@ -211,7 +218,7 @@ def count_words(paths: Sequence[str]) -> collections.Counter[str]:
     """
     if of_json := next((path for path in paths if ending(path) == ".jsonl"), None):
         raise UserError(f"--corpus: {of_json} is JSON; expected files of plain text")
-    counts: collections.Counter[str] = collections.Counter()
+    counts: Counter[str] = Counter()
     with Progress("counting words", len(paths), unit="file") as progress:
         for number, path in enumerate(paths, start=1):
             for _, line in read_text_lines(path):

@@ -18,7 +18,7 @@ from albert_tf.storage.errors import UserError
 from .labelled_task import LabelledTask
 from .reading.examples import AnyExample, id_and_label
 from .reading.sequences import Encoder, Packed
-from .reading.split_report import describe_labels, describe_texts
+from .reading.split_report import describe_labels, describe_texts, warn_of_rounding
 from .reading.tables import as_label, as_number, read_rows, read_table, write_table
 from .scoring.confidence import confidence, tempered
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
@@ -244,6 +244,7 @@ class ClassificationTask(LabelledTask):
             numbers = self.label_array(examples)
             low, mean, high = numbers.min(), numbers.mean(), numbers.max()
             lines.append(f"numbers from {low:.4g} to {high:.4g}, mean {mean:.4g}")
+            lines += warn_of_rounding(numbers)
         else:
             counts = collections.Counter(name for e in examples for name in e.classes)
             lines.append(describe_labels(self.labels, counts))

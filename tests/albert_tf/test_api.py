@@ -126,7 +126,7 @@ def test_command_lists_and_runs_programs():
     assert [program for program, _ in examples][::4] == ["train_vocab", "ask"]
     for program, arguments in examples:
         defined, _ = albert(program, "--help")
-        assert defined.startswith("Queries an exported model.") == (program == "ask")
+        assert defined.startswith("Queries an exported model,") == (program == "ask")
         for flag in re.findall(r"--\w+", arguments):
             assert flag in defined, f"{program} {flag}"
     assert "--saved_model" in dict(examples)["ask"]

@@ -69,6 +69,8 @@ def test_a_pretrained_model_scores_texts_and_names_its_flags(exported, loaded, m
         ask(call, {"question": ["Who?"], "context": ["I."]})
     with pytest.raises(ValueError, match="has no signature 'labels'"):
         ask(call, texts, signature="labels")
+    with pytest.raises(ValueError, match="for tokens, not text: call it in Python, it takes ids"):
+        ask(call, texts, signature="tokens")
     monkeypatch.delitem(loaded.signatures._signatures, "score")
     with pytest.raises(ValueError, match=r"not text: give --pair$"):
         ask(call, texts)
@@ -80,9 +82,10 @@ def test_wrong_questions_are_refused():
         ({"masked_texts": ["no mask"]}, r"holds no \[MASK\]"),
         ({"pairs": ["one sentence"]}, "expected two sentences"),
         ({"pairs": ["one ||| "]}, "expected two sentences"),
+        ({"inputs": {"question": ["a", "b"], "context": ["c"]}}, "2 of --question, 1 of --context"),
     ):
         with pytest.raises(ValueError, match=message):
-            ask(None, {}, **asked)
+            ask(None, **{"inputs": {}, **asked})
     for flags in ([], ["--saved_model=a", "--server=b"]):
         assert "one of them" in run("export.ask", *flags, "--text=a", exit_code=2)[1]
 

@@ -53,11 +53,13 @@ def test_bad_input(tmp_path):
         (tmp_path / name).write_text(content)
         with pytest.raises(ValueError, match=message):
             read_pairs([str(tmp_path / name)], COLUMNS, None)
+    with pytest.raises(ValueError, match=r"two files odd\.txt would be one group"):
+        read_pairs(["a/odd.txt", "b/odd.txt.gz"], COLUMNS, None)
     (tmp_path / "p.csv").write_text("")
     place, own = f"--output={tmp_path}/", f"--output={tmp_path}/./p"
     for flags, message in (
         ([place], "no file name at its end; expected a path prefix, such as"),
-        (["--output=o", "--good_column=score_good"], "column score_good: OUTPUT.csv has results"),
+        (["--output=o", "--good_column=score_good"], "OUTPUT.csv has results named score_good"),
         ([own, f"--input_file={tmp_path}/p.csv"], "p.csv' is an input file: choose another path"),
         ([own, f"--corpus={tmp_path}/p.csv"], "p.csv' is an input file: choose another path"),
     ):

@@ -101,7 +101,7 @@ def test_each_text_is_tokenized_once(answer, pretrained, texts_file, encoded):
 
 
 def test_each_sentence_of_pairs_is_tokenized_once(loaded, encoded):
-    pairs = [minimal_pairs.Pair(TEXTS[0], TEXTS[3], "group", None)]
+    pairs = [minimal_pairs.Pair(TEXTS[0], TEXTS[3], "group")]
     minimal_pairs.score(SentenceScorer(*loaded), pairs)
     assert encoded == [TEXTS[0], TEXTS[3]]
 

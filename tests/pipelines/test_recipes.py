@@ -61,14 +61,11 @@ def test_they_say_what_was_published():
         [flags["learning_rate"]] = flags["learning_rate"]
         assert tuple(flags[flag] for flag in NAMES) == PUBLISHED[name], name
         assert flags["adamw_bias_correction"] is False
-        assert flags["eval_steps"] % flags["steps_per_loop"] == 0
         assert 15 <= flags["num_train_steps"] / flags["eval_steps"] <= 25
 
 
 def config_of(flags):
-    """Returns the config of a run; evaluations fall between loops."""
-    for steps in ("eval_steps", "save_checkpoint_steps"):
-        assert flags[steps] % flags["steps_per_loop"] == 0
+    """Returns the config of a run."""
     return json.loads((PROJECT / flags["albert_config"]).read_text())
 
 

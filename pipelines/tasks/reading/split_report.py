@@ -17,6 +17,7 @@ _MOST_TRUNCATED = 0.10
 _MOST_UNKNOWN = 0.05
 _MOST_OVERLAPPING = 0.10
 _MOST_DIFFERENT = 5  # percentage points between dev and the file that it is split off
+_MOST_ROUNDED = 1e-3  # as a share of the range of the numbers
 _MOST_SHOWN = 12
 _FEW_ROWS = 10
 
@@ -62,6 +63,17 @@ def describe_texts(examples: Sequence[AnyExample]) -> list[str]:
     return notes + warn_of_rows(empty, [example.id for example in examples])
 
 
+def warn_of_rounding(numbers: np.ndarray) -> list[str]:
+    """Warns if numbers, float64 [n], lose much of their range in float32, as timestamps do."""
+    lost, between = np.abs(numbers - numbers.astype(np.float32)).max(), np.ptp(numbers)
+    if not lost > _MOST_ROUNDED * between > 0:
+        return []
+    return [
+        f"warning: the loss uses float32, which changes numbers by up to {lost:.3g}, but their "
+        f"range is only {between:.3g}: subtract their mean"
+    ]
+
+
 def warn_of_overlap(name: str, examples: Sequence[AnyExample], known: Set[str]) -> list[str]:
     """Warns if many examples share a text with train. `known` are the texts of its SharedTexts."""
     number = sum(any(comparable(text) in known for text in row.separated) for row in examples)
@@ -81,6 +93,7 @@ def describe_division(
     if shared.column is not None:
         kept, other = ("second", "first") if shared.column else ("first", "second")
         known = {comparable(t) for row, dev in zip(rows, is_dev) if not dev for t in row.separated}
+        known -= {""}
         others = [comparable(rows[i].separated[~shared.column]) for i in np.flatnonzero(is_dev)]
         divided = 100 * np.mean([text in known for text in others])
         lines.append(
@@ -95,7 +108,8 @@ def describe_division(
     counts, sizes = np.bincount(is_dev, numbers == 1), np.bincount(is_dev)
     if _differ(counts.tolist(), sizes.tolist()) and abs(dev[1] - file[1]) > _MOST_DIFFERENT:
         title = "warning: dev is no sample of the file (use a --dev_file)"
-    return [*lines, f"{title}: {line}"]
+    is_plain = file[1] == 100 and not file[0]  # every text occurs once
+    return lines if is_plain else [*lines, f"{title}: {line}"]
 
 
 def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample]) -> list[str]:

@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import warnings
 from pathlib import Path
 
@@ -228,3 +229,6 @@ def test_large_numbers_are_scored_as_they_stand(tmp_path):
     answers = task.answers(examples, examples, logits(*[[n] for n in small]))
     for rows in (answers.rows(), answers._replace(exact={}).rows()):
         assert task.score(rows)["pearson"] == pytest.approx(1.0)
+    assert any("changes numbers by up to 6" in note for note in task.summarise(examples))
+    examples = [dataclasses.replace(example, label=example.label - 1.7e9) for example in examples]
+    assert not any("float32" in note for note in task.summarise(examples))

@@ -343,7 +343,7 @@ def test_pairs_that_share_a_text_stay_together():
         assert len(dev) == 80 and {int(row.id) // 4 for row in dev}.isdisjoint(
             int(row.id) // 4 for row in train
         )
-        line, _ = division_of(pairs, 0.2)
+        line, *_ = division_of(pairs, 0.2)
         assert line.startswith(f"dev: only equal {column} texts stay on one side")
         other = "second" if column == "first" else "first"
         assert line.endswith(f"; 100 % of dev rows share their {other} text with train")
