@@ -17,6 +17,7 @@ Examples:
   python -m export.ask --server=localhost:8500 --signature=labels
 """
 
+import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -34,7 +35,8 @@ from .serving import client
 FLAGS = flags.FLAGS
 
 _SEPARATOR = "|||"
-_MOST_VALUES = 8  # maximum number of values printed per output, such as an embedding
+_MOST_VALUES = 8  # maximum number of values printed per output
+_IN_ORDER = "in_order_probability"
 _INPUTS = {
     "text": "Text.",
     "question": "Question.",
@@ -142,10 +144,14 @@ def ask(
         first, second = map(list, zip(*split))
         of_pairs = {"text": first, "text_pair": second}
         answers = call(signature or "", of_pairs)
-        lines += _answers(of_pairs, answers)
-        if "in_order_probability" in answers:
+        if _IN_ORDER in answers:
             swapped = call(signature or "", {"text": second, "text_pair": first})
-            lines += _compare_order(answers, swapped)
+            answers = {**answers, f"{_IN_ORDER}, swapped": swapped[_IN_ORDER]}
+        lines += _answers(of_pairs, answers)
+        if _IN_ORDER in answers and len(split) > 1:
+            right = sum(map(operator.gt, answers[_IN_ORDER], swapped[_IN_ORDER]))
+            share = f"{right} of {len(split)}"
+            lines += ["", f"rather in order as given than swapped: {share} pairs (by chance half)"]
     return lines
 
 
@@ -251,6 +257,8 @@ def _name_labels(outputs: dict[str, list], labels: list[str]) -> dict[str, list]
 def _readable(value) -> str:
     """Formats a string, a number, or a list of strings or numbers."""
     if isinstance(value, list):
+        if len(value) > _MOST_VALUES and isinstance(value[0], float):  # such as an embedding
+            return f"{len(value)} numbers"
         shown = [_readable(part) for part in value[:_MOST_VALUES]]
         return ", ".join(shown) + ", ..." * (len(value) > _MOST_VALUES)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
@@ -264,17 +272,6 @@ def _masks(text: str, answer: dict) -> list[str]:
         lines.append(f"  [MASK] {mask + 1}: {words}")
     if more := text.count("[MASK]") - answer["num_masks"]:
         lines.append(f"  ({more} more [MASK] without an answer: too far back, or too many)")
-    return lines
-
-
-def _compare_order(answers: dict[str, list], swapped: dict[str, list]) -> list[str]:
-    name = "in_order_probability"
-    as_given, reversed_ = answers[name], swapped[name]
-    lines = ["", "swapped, the pairs are in order with " + _readable(reversed_)]
-    if len(as_given) > 1:
-        right = sum(a > b for a, b in zip(as_given, reversed_))
-        share = f"{right} of {len(as_given)}"
-        lines.append(f"rather in order as given than swapped: {share} pairs (by chance half)")
     return lines
 
 
