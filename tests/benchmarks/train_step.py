@@ -196,7 +196,7 @@ def make_side(
 
 
 def step_of_pretraining(
-    settings: PretrainingSettings, strategy, model, batch: dict[str, np.ndarray]
+    settings: "PretrainingSettings", strategy, model, batch: dict[str, np.ndarray]
 ) -> Callable[[int], dict]:
     """Returns run(steps) -> totals: the loop that pipelines.training.train_loop runs on the device.
 
