@@ -85,7 +85,7 @@ KINDS = {
     "sets": lambda d: MultiLabelTask("own", write_rows(d, SET)),
     "tokens": lambda d: TokenClassificationTask("own", write(d, "conll", tags), {}, doc_stride=20),
 }
-SLOW = [pytest.param(kind, True, marks=pytest.mark.slow) for kind in KINDS]
+CASES = [("beams", False), *((kind, True) for kind in KINDS)]
 
 
 def written_predictions(kind, run_dir):
@@ -129,7 +129,8 @@ def check_predict(kind, task, run_dir, expected, reported):
     assert rows_of(run_dir / "export.jsonl") == near(rows, 1e-4)
 
 
-@pytest.mark.parametrize(("kind", "predicts"), [("beams", False), *SLOW])
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "predicts"), CASES)
 def test_every_kind_of_task_runs_and_predicts(kind, predicts, pretrained, tmp_path, request):
     task, run_dir = KINDS[kind](tmp_path), tmp_path / "out"
     if not predicts:
