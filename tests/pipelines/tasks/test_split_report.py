@@ -348,6 +348,11 @@ def test_pairs_that_share_a_text_stay_together():
         other = "second" if column == "first" else "first"
         assert line.endswith(f"; 100 % of dev rows share their {other} text with train")
         assert warn_of_overlap("dev", dev, known_texts(train)) == []
+    # An empty text is no shared one.
+    half = [dataclasses.replace(r, text_pair=r.text_pair * (int(r.id) % 2)) for r in rows]
+    assert division_of(half, 0.2)[0].endswith(
+        "; 50 % of dev rows share their second text with train"
+    )
     [warning] = warn_of_overlap("dev", swapped, known_texts(rows))
     assert warning.startswith("warning: 100 % of dev shares")
 
