@@ -244,7 +244,7 @@ def _name_labels(outputs: dict[str, list], labels: list[str]) -> dict[str, list]
     named = dict(outputs)
     for row_of in ("predicted", "probabilities"):
         rows = outputs.get(row_of)
-        if rows is None or len(rows[0:1] and rows[0]) != len(labels):
+        if not rows or len(rows[0]) != len(labels):
             continue
         if row_of == "predicted":
             named[row_of] = [[n for n, v in zip(labels, row) if v] for row in rows]
