@@ -111,7 +111,7 @@ def pretraining_loss(
 
     If the model also predicts the order at the [SEP] between the segments, the loss of this
     prediction is added to the loss at [CLS]. The words that reveal the order are near this [SEP].
-    After training, only [CLS] is used. For the measured effect see order_control in
+    After training, only [CLS] is used. For the measured effect see "What was tried" in
     tests/benchmarks/README.md.
 
     Args:

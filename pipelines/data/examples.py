@@ -54,7 +54,7 @@ class ExampleOptions:
     mask_token_rate: float = setting(
         flags.DEFINE_float,
         "Fraction of the predicted pieces that are replaced by [MASK]. For results with 1 and "
-        "--random_token_rate=0, see pipelines/recipes/TRIALS.md, minimal pairs.",
+        "--random_token_rate=0, see tests/benchmarks/README.md, What was tried.",
         0.8,
         lower_bound=0.0,
         upper_bound=1.0,

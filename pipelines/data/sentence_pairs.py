@@ -97,7 +97,7 @@ def choose_pairs(
         # start of a document the room is 0, so B can start with any sentence. In shuffled documents
         # lengths then predict 50 % of the labels. We also tried to match the lengths of the first
         # sentences. This revealed labels, or left few of them (tests/benchmarks/README.md,
-        # sentence_lengths).
+        # What was tried).
         room = tf.cast(segments["room_before"], tf.int32)
         can_open &= (sentences > room) & (room != NO_ROOM)
     split = _draw_split(can_open, split_draws, num_sentences)

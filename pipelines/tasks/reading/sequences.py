@@ -111,7 +111,7 @@ def pack_in_blocks(
     """Packs all examples. Returns unpadded sequences without labels, and the features.
 
     Fine-tuning, `predict` and exports share the code for packing, albert_tf.text. It takes 1.0 to
-    1.5 times as long as the Python tokenizer (tests/benchmarks/README.md, finetune).
+    1.5 times as long as the Python tokenizer (tests/benchmarks/README.md, Data speed).
     """
     blocks, features, first = [[np.zeros(0, np.int32)] * 4], [], 0
     with on_host():
