@@ -1,7 +1,7 @@
 """Maps each kind of export to the module that serves it.
 
 No other file in this directory lists the kinds. albert_tf/kinds.py defines the models of fine-tuned
-kinds and their outputs in TFLite and ONNX. See README.md for how to add a kind.
+kinds and their outputs in TFLite and ONNX. tests/README.md has the steps to add a kind.
 """
 
 from .modules.classification_module import (
