@@ -39,7 +39,7 @@ threading.Thread(target=leave_with, args=[os.getppid()], daemon=True).start()
 from apache_beam.runners.worker import sdk_worker_main
 sdk_worker_main.main(sys.argv)' 2>/dev/null"""
 
-_WORKER_GIGABYTES = 0.6  # measured: pipelines/README.md, "Memory and time by size"
+_WORKER_GIGABYTES = 0.6  # measured: pipelines/README.md, "Machines"
 
 
 def available_cpus(root: str = "/") -> int:
