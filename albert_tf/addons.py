@@ -1,8 +1,6 @@
 """LAMB and AdamW as Keras optimizers, based on tensorflow-addons where it is available.
 
 This is the only module that imports tensorflow-addons, so albert_tf.optimization imports it lazily.
-tensorflow-addons has no wheel for Python 3.12 and later, where keras_lamb computes the updates.
-Checkpoints are compatible between the two implementations.
 """
 
 import math
@@ -43,10 +41,9 @@ def _base() -> type:
 _BASE: Any = _base()
 
 
-# Both base classes derive from Keras' legacy optimizer. In .keras and .weights.h5 files, Keras 2
-# saves the state of layers, metrics, losses and new-style optimizers, but not of legacy optimizers.
-# Deriving from Loss makes Keras save the state. A new-style optimizer would have to override about
-# ten private methods to read checkpoints of the legacy class.
+# Both base classes derive from Keras' legacy optimizer, whose state Keras 2 does not save in .keras
+# and .weights.h5 files. Keras saves the state of losses there. A new-style optimizer would have to
+# override about ten private methods to read checkpoints of the legacy class.
 class _Optimizer(_BASE, tf.keras.losses.Loss):
     """LAMB with optional bias correction. Its state is saved in .keras and .weights.h5 files."""
 

@@ -160,7 +160,7 @@ class AlbertConfig:
         files.write_json(path, dataclasses.asdict(self))
 
 
-def _albert(layers, hidden, heads, dropout):
+def _albert(layers, hidden, heads, dropout, **others):
     return {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -168,15 +168,12 @@ def _albert(layers, hidden, heads, dropout):
         "intermediate_size": 4 * hidden,
         "hidden_dropout_prob": dropout,
         "attention_probs_dropout_prob": dropout,
+        **others,
     }
 
 
 def _bert(layers, hidden, heads):
-    return {
-        **_albert(layers, hidden, heads, dropout=0.1),
-        "embedding_size": hidden,
-        "parameter_sharing": "none",
-    }
+    return _albert(layers, hidden, heads, 0.1, embedding_size=hidden, parameter_sharing="none")
 
 
 _NAMED_SIZES = {

@@ -8,10 +8,9 @@ import tensorflow as tf
 from albert_tf.config import AlbertConfig
 from albert_tf.layers.attention import SelfAttention, attention_bias
 from albert_tf.layers.embeddings import FactorizedEmbedding
-from albert_tf.layers.feed_forward import FeedForward
 from albert_tf.layers.primitives import PACKAGE, FromConfig, dense, resolve_dropout_seed, seeds
 from albert_tf.layers.recompute import apply_recomputed
-from albert_tf.layers.transformer_block import TransformerBlock
+from albert_tf.layers.transformer_block import FeedForward, TransformerBlock
 from albert_tf.layers.unpadding import Unpadding
 from albert_tf.storage.errors import UserError
 
@@ -157,14 +156,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         stddev = config.initializer_range
         self.pooler = dense(config.hidden_size, stddev, "pooler", tf.tanh, dtype=policy)
 
-    def call(
-        self,
-        inputs,
-        dropout_seed=None,
-        positions=None,
-        training=None,
-        unpad=False,
-    ):
+    def call(self, inputs, dropout_seed=None, positions=None, training=None, unpad=False):
         """Encodes a batch.
 
         Args:
@@ -238,10 +230,7 @@ class AlbertEncoder(RefusesKerasMask, FromConfig, tf.keras.layers.Layer):
         """Returns the first block's input and every block's output, [b * L, H], or unpadded [n, H].
 
         With `positions`, five sixths of the last block's weight matmuls run at these positions
-        only. Pre-training needs the masked positions and [CLS]. Classification, regression,
-        multiple choice and the signature `pooled` need [CLS] only. Other uses need all positions:
-        layer distances in `evaluate`, answer spans, word tags, hub.KerasLayer,
-        `mean_pooled_output`, and the signatures `tokens`, `mlm`, `sop` and `fill_mask`.
+        only: the masked positions and [CLS] in pre-training, [CLS] in classification.
         """
         bias = attention_bias(inputs["input_mask"])
         embedding_seed, *block_seeds = seeds(dropout_seed, 1 + len(self.plan))

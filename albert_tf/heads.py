@@ -168,8 +168,8 @@ class SpanBeamHead(FromConfig, tf.keras.layers.Layer):
           sequence_output: [b, L, H].
           may_answer: bool [b, L], True where an answer may start or end.
           start_positions: int32 [b], start labels, required in training only.
-          dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
-          training: bool. See AlbertEncoder.call.
+          dropout_seed: see AlbertEncoder.call.
+          training: see AlbertEncoder.call.
 
         Returns:
           dict with `cls_logits` [b], high if there is no answer. With `start_positions`, it

@@ -1,10 +1,7 @@
-"""LAMB for Python 3.12 and later, for which tensorflow-addons has no wheel.
+"""LAMB for Python 3.12 and later, for which tensorflow-addons 0.23.0, the last one, has no wheel.
 
-Updates, hyperparameters and slot names are the same as in tensorflow-addons 0.23.0, so a run can
-resume with either implementation. This requires Keras' legacy optimizer as the base class.
-
-Both implementations are needed: tensorflow-addons is required where it is available. Its last
-version, 0.23.0, has no wheels for Python 3.12 and later and no source distribution.
+Updates, hyperparameters and slot names are the same as in tensorflow-addons, so a run can resume
+with either implementation. This requires Keras' legacy optimizer as the base class.
 """
 
 import re

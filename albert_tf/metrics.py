@@ -75,8 +75,8 @@ def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> di
     """Sums the distance and angle between each block's input and output over real positions.
 
     `hidden_states` is an output of AlbertEncoder. `input_mask` is int32 [b, L], 1 = real. The sums
-    `l2_distance` (Euclidean) and `degrees` are float32 [blocks]. Divide them by `weight`, the
-    number of real positions, to get means.
+    `l2_distance` (Euclidean) and `degrees` are float32 [blocks]; `weight` is the number of real
+    positions.
 
     Source: Lan et al. 2020, Fig. 1.
     """

@@ -115,13 +115,13 @@ class AlbertForPreTraining(_AlbertModel):
         Args:
           inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`
             and int32 [b, P] `masked_lm_positions`. Without positions, P = L.
-          dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
-          training: bool. See AlbertEncoder.call.
+          dropout_seed: see AlbertEncoder.call.
+          training: see AlbertEncoder.call.
+          unpad: see AlbertEncoder.call.
           hidden_states: If True, also returns the hidden states. If False, the last block computes
             only the masked positions and [CLS].
           at_separator: If True, also predicts the order at the [SEP] between the segments, with the
             same pooler and head, for pretraining_loss. Requires `masked_lm_positions`.
-          unpad: see AlbertEncoder.call.
 
         Returns:
           dict of float32 logits: `masked_lm_logits` [b, P, V] and `sentence_order_logits` [b, 2].
@@ -136,12 +136,8 @@ class AlbertForPreTraining(_AlbertModel):
             in_first = inputs["input_mask"] - inputs["input_type_ids"]
             separator = tf.reduce_sum(in_first, axis=1, keepdims=True) - 1
             positions = tf.concat([separator, positions], axis=1)
-        encoded = self.encoder(
-            inputs,
-            dropout_seed,
-            None if hidden_states else positions,
-            unpad=unpad,
-        )
+        needed = None if hidden_states else positions
+        encoded = self.encoder(inputs, dropout_seed, needed, unpad=unpad)
         masked_output = encoded["sequence_output"]
         if hidden_states and positions is not None:
             masked_output = tf.gather(masked_output, positions, batch_dims=1)
@@ -191,13 +187,7 @@ class AlbertForSequenceClassification(_AlbertClassifier):
     """
 
     def call(self, inputs, dropout_seed=None, training=None):
-        """Returns {"logits": float32 [b, num_labels]}.
-
-        Args:
-          inputs: dict of int32 [b, L] `input_word_ids`, `input_mask` (1 = real), `input_type_ids`.
-          dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
-          training: bool. See AlbertEncoder.call.
-        """
+        """Returns {"logits": float32 [b, num_labels]}. For the arguments see AlbertEncoder.call."""
         return {"logits": self._logits(inputs, dropout_seed, training)}
 
 

@@ -72,10 +72,9 @@ def lamb(
       bias_correction: If True, corrects the bias of the moments, as tensorflow-addons does. If
         False, computes the same updates as the authors' code.
 
-    On Python 3.11 and earlier, tensorflow-addons computes the updates. On later versions, the
-    equivalent keras_lamb is used. Training can resume from a .keras file of a compiled model, which
-    contains step and moments. A SavedModel, or a .keras file of a model with Keras' policy
-    mixed_float16, does not contain them. The first update after loading then warns.
+    Training can resume from a .keras file of a compiled model, which contains step and moments. A
+    SavedModel, or a .keras file of a model with Keras' policy mixed_float16, does not contain them.
+    The first update after loading then warns.
 
     Deviation: the authors' code does not correct the bias. Bias correction does not change the step
     size of variables with layer adaptation, because LAMB normalizes the update. In update t, it
@@ -175,11 +174,9 @@ def clip_by_global_norm(
     Returns:
       The clipped gradients as dense tensors, and their global norm before clipping (float32).
     """
-    # Convert to dense tensors. The norm of a sparse gradient would count repeated rows separately.
+    # The norm of a sparse gradient would count repeated rows separately.
     gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-    norm = tf.linalg.global_norm(gradients)
-    gradients, _ = tf.clip_by_global_norm(gradients, max_norm, use_norm=norm)
-    return gradients, norm
+    return tf.clip_by_global_norm(gradients, max_norm)
 
 
 def create_slots(optimizer: tf.keras.optimizers.Optimizer, model: tf.keras.Model) -> None:

@@ -43,6 +43,22 @@ _INPUTS = {
     "context": "Text that the question is about.",
     "options": "Answers to choose from, separated by |||.",
 }
+_TEXTS = {
+    "fill_mask": "Text with [MASK], for the signature fill_mask.",
+    "pair": "Two texts, separated by |||.",
+    **_INPUTS,
+}
+_STRINGS = {
+    "saved_model": "A SavedModel, or a directory with its versions.",
+    "server": "HOST:PORT or grpcs://HOST:PORT for gRPC; http:// or https://HOST:PORT for REST.",
+    "ca_file": "PEM file of the certificate authority. Default: the system's list.",
+    "client_certificate": "PEM file with a certificate of the client and its private key.",
+    "model": "The model's name in the server's config.",
+    "label": "Version label in the server's models.config. An empty label selects the newest "
+    "version, even if it is a canary. Use it for servers without labels.",
+    "signature": "Signature to call. Default: serving_default; for texts alone, score of a "
+    "--saved_model.",
+}
 # Takes a signature and its inputs, lists of texts; returns its outputs, lists with a value per row.
 Call = Callable[[str, dict[str, list]], dict[str, list]]
 
@@ -60,59 +76,31 @@ def flags_of(inputs: Mapping[str, str | Sequence[str]]) -> str:
 
 def define_flags() -> None:
     """Defines the flags. This is not done at import, because programs share flag names."""
-    flags.DEFINE_string("saved_model", None, "A SavedModel, or a directory with its versions.")
-    flags.DEFINE_string(
-        "server",
-        None,
-        "HOST:PORT or grpcs://HOST:PORT for gRPC; http:// or https://HOST:PORT for REST.",
-    )
-    flags.DEFINE_string(
-        "ca_file", None, "PEM file of the certificate authority. Default: the system's list."
-    )
-    flags.DEFINE_string(
-        "client_certificate", None, "PEM file with a certificate of the client and its private key."
-    )
-    flags.DEFINE_string("model", "albert", "The model's name in the server's config.")
-    flags.DEFINE_string(
-        "label",
-        client.DEFAULT_LABEL,
-        "Version label in the server's models.config. An empty label selects the newest version, "
-        "even if it is a canary. Use it for servers without labels.",
-    )
+    options = client.Options()
+    for name, meaning in _STRINGS.items():
+        flags.DEFINE_string(name, getattr(options, name, None), meaning)
     flags.DEFINE_float(
-        "timeout", 60.0, "Seconds to wait for a server's response.", 0.0, upper_bound=86_400.0
+        "timeout", options.timeout, "Seconds to wait for a server's response.", 0.0, 86_400.0
     )
-    flags.DEFINE_string(
-        "signature",
-        None,
-        "Signature to call. Default: serving_default; for texts alone, score of a --saved_model.",
-    )
-    flags.DEFINE_multi_string("fill_mask", [], "Text with [MASK], for the signature fill_mask.")
-    flags.DEFINE_multi_string("pair", [], "Two texts, separated by |||.")
-    for name, meaning in _INPUTS.items():
+    for name, meaning in _TEXTS.items():
         flags.DEFINE_multi_string(name, [], meaning)
 
 
 def main(_) -> None:
     """Runs the program with the values of its flags."""
-
-    # As in the model, invalid UTF-8 is replaced by U+FFFD, so that the text can be printed.
-    def given(name: str) -> list[str]:
-        return [os.fsencode(text).decode("utf-8", "replace") for text in FLAGS[name].value or ()]
-
     if bool(FLAGS.saved_model) == bool(FLAGS.server):
         raise UserError("give --saved_model or --server, one of them")
-    inputs: dict[str, list] = {name: texts for name in _INPUTS if (texts := given(name))}
-    if "options" in inputs:
-        inputs["options"] = [[*map(str.strip, o.split(_SEPARATOR))] for o in inputs["options"]]
-    lines = ask(
-        load(FLAGS.saved_model) if FLAGS.saved_model else connect(FLAGS.server),
-        inputs,
-        masked_texts=given("fill_mask"),
-        pairs=given("pair"),
-        signature=FLAGS.signature,
-    )
-    print(*lines, sep="\n")
+    # As in the model, invalid UTF-8 is replaced by U+FFFD, so that the text can be printed.
+    given: dict[str, list] = {
+        name: [os.fsencode(text).decode("utf-8", "replace") for text in texts]
+        for name in _TEXTS
+        if (texts := FLAGS[name].value)
+    }
+    if "options" in given:
+        given["options"] = [[*map(str.strip, o.split(_SEPARATOR))] for o in given["options"]]
+    call = load(FLAGS.saved_model) if FLAGS.saved_model else connect(FLAGS.server)
+    masked_texts, pairs = given.pop("fill_mask", ()), given.pop("pair", ())
+    print(*ask(call, given, masked_texts, pairs, FLAGS.signature), sep="\n")
 
 
 def ask(
@@ -145,12 +133,11 @@ def ask(
         of_pairs = {"text": first, "text_pair": second}
         answers = call(signature or "", of_pairs)
         if _IN_ORDER in answers:
-            swapped = call(signature or "", {"text": second, "text_pair": first})
-            answers = {**answers, f"{_IN_ORDER}, swapped": swapped[_IN_ORDER]}
+            swapped = call(signature or "", {"text": second, "text_pair": first})[_IN_ORDER]
+            answers[f"{_IN_ORDER}, swapped"] = swapped
         lines += _answers(of_pairs, answers)
         if _IN_ORDER in answers and len(split) > 1:
-            right = sum(map(operator.gt, answers[_IN_ORDER], swapped[_IN_ORDER]))
-            share = f"{right} of {len(split)}"
+            share = f"{sum(map(operator.gt, answers[_IN_ORDER], swapped))} of {len(split)}"
             lines += ["", f"rather in order as given than swapped: {share} pairs (by chance half)"]
     return lines
 
@@ -178,24 +165,8 @@ def load(saved_model: str) -> Call:
                 "(exports of pre-trained models alone fill [MASK])"
             )
         function = model.signatures[signature]
-        if inputs.keys() != (wanted := {*function.structured_input_signature[1]}):
-            names = ["pair"] if "text_pair" in wanted else sorted(wanted)
-            remedy = f"give --{' and --'.join(names)}"
-            if not wanted <= {*_INPUTS, "text_pair"}:
-                remedy = "call it in Python, it takes ids"
-            raise UserError(
-                f"{path!r} needs {' and '.join(sorted(wanted))} for {signature}, not "
-                f"{' and '.join(sorted(inputs))}: {remedy}"
-            )
-        if "options" in inputs:
-            choices = function.structured_outputs["probabilities"].shape[1]
-            if wrong := [row for row in inputs["options"] if len(row) != choices]:
-                raise UserError(
-                    f"{path!r} chooses among {choices} options, not {len(wrong[0])}: give "
-                    f"--options with {choices} texts, separated by {_SEPARATOR}"
-                )
-        tensors = {name: tf.constant(values) for name, values in inputs.items()}
-        found = function(**tensors)
+        _check(f"{path!r}", signature, function, inputs)
+        found = function(**{name: tf.constant(values) for name, values in inputs.items()})
         outputs = {name: client.texts(np.asarray(value).tolist()) for name, value in found.items()}
         if "labels" in model.signatures and inputs:
             outputs = _name_labels(outputs, call("labels", {})["labels"])
@@ -204,17 +175,33 @@ def load(saved_model: str) -> Call:
     return call
 
 
+def _check(path: str, signature: str, function, inputs: dict[str, list]) -> None:
+    """Raises a UserError if a signature has other inputs, or chooses among other options."""
+    if inputs.keys() != (wanted := {*function.structured_input_signature[1]}):
+        names = ["pair"] if "text_pair" in wanted else sorted(wanted)
+        remedy = f"give --{' and --'.join(names)}"
+        if not wanted <= {*_INPUTS, "text_pair"}:
+            remedy = "call it in Python, it takes ids"
+        raise UserError(
+            f"{path} needs {' and '.join(sorted(wanted))} for {signature}, not "
+            f"{' and '.join(sorted(inputs))}: {remedy}"
+        )
+    if "options" in inputs:
+        choices = function.structured_outputs["probabilities"].shape[1]
+        if wrong := [row for row in inputs["options"] if len(row) != choices]:
+            raise UserError(
+                f"{path} chooses among {choices} options, not {len(wrong[0])}: give "
+                f"--options with {choices} texts, separated by {_SEPARATOR}"
+            )
+
+
 def connect(server: str) -> Call:
     """Returns a function that sends requests to a server, as the flags say."""
-    is_rest = server.startswith(("http://", "https://"))
-    ask_server: Callable[..., dict[str, list]] = client.ask_rest if is_rest else client.ask_grpc
-    names = ("model", "label", "timeout", "ca_file", "client_certificate")
-    options: dict[str, Any] = {name: FLAGS[name].value for name in names}
-
-    def call(signature: str, inputs: dict[str, list]) -> dict[str, list]:
-        return ask_server(server, inputs, signature=signature or "serving_default", **options)
-
-    return call
+    ask_server = client.ask_rest if server.startswith(("http://", "https://")) else client.ask_grpc
+    options = {name: FLAGS[name].value for name in client.Options._fields}
+    return lambda signature, inputs: ask_server(
+        server, inputs, signature or "serving_default", **options
+    )
 
 
 def _split_pair(pair: str) -> list[str]:
@@ -226,31 +213,36 @@ def _split_pair(pair: str) -> list[str]:
 
 def _answers(inputs: dict[str, list], outputs: dict[str, list]) -> list[str]:
     """Formats the inputs and outputs of each row."""
+    outputs = dict(sorted(outputs.items()))
     if not inputs:
-        return [f"{name}: {_readable(values)}" for name, values in sorted(outputs.items())]
+        return _lines(outputs)
     lines = []
-    for row in range(len(next(iter(inputs.values())))):
-        lines += ["", *(f"{name}: {_readable(values[row])}" for name, values in inputs.items())]
-        answer = {name: values[row] for name, values in sorted(outputs.items())}
-        if "num_masks" in answer:
-            lines += _masks(inputs["text"][row], answer)
-        else:
-            lines += [f"  {name}: {_readable(value)}" for name, value in answer.items()]
+    for question, answer in zip(_rows(inputs), _rows(outputs)):
+        lines += ["", *_lines(question)]
+        is_filled = "num_masks" in answer
+        lines += _masks(question["text"], **answer) if is_filled else _lines(answer, "  ")
     return lines
+
+
+def _rows(columns: dict[str, list]) -> list[dict[str, Any]]:
+    return [dict(zip(columns, values)) for values in zip(*columns.values())]
+
+
+def _lines(values: dict[str, Any], indent: str = "") -> list[str]:
+    return [f"{indent}{name}: {_readable(value)}" for name, value in values.items()]
 
 
 def _name_labels(outputs: dict[str, list], labels: list[str]) -> dict[str, list]:
     """Returns the outputs with labels for places: those predicted, and the most probable first."""
     named = dict(outputs)
-    for row_of in ("predicted", "probabilities"):
-        rows = outputs.get(row_of)
-        if not rows or len(rows[0]) != len(labels):
-            continue
-        if row_of == "predicted":
-            named[row_of] = [[n for n, v in zip(labels, row) if v] for row in rows]
+    for name in {"predicted", "probabilities"} & outputs.keys():
+        if any(len(row) != len(labels) for row in outputs[name]):
+            continue  # such as the probability of each word
+        rows = [sorted(zip(row, labels), key=lambda pair: -pair[0]) for row in outputs[name]]
+        if name == "predicted":
+            named[name] = [[label for value, label in row if value] for row in rows]
         else:
-            ordered = [sorted(zip(row, labels), key=lambda item: -item[0]) for row in rows]
-            named[row_of] = [[f"{name} {value:.6g}" for value, name in row] for row in ordered]
+            named[name] = [[f"{label} {value:.6g}" for value, label in row] for row in rows]
     return named
 
 
@@ -264,13 +256,13 @@ def _readable(value) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _masks(text: str, answer: dict) -> list[str]:
+def _masks(text: str, num_masks: int, pieces: list, probabilities: list) -> list[str]:
     lines = []
-    for mask in range(answer["num_masks"]):
-        candidates = zip(answer["pieces"][mask], answer["probabilities"][mask])
+    for mask in range(num_masks):
+        candidates = zip(pieces[mask], probabilities[mask])
         words = ",  ".join(f"{piece} {100 * p:.1f} %" for piece, p in candidates)
         lines.append(f"  [MASK] {mask + 1}: {words}")
-    if more := text.count("[MASK]") - answer["num_masks"]:
+    if more := text.count("[MASK]") - num_masks:
         lines.append(f"  ({more} more [MASK] without an answer: too far back, or too many)")
     return lines
 

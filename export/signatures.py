@@ -5,8 +5,6 @@ and `choices` by the task, and `max_seq_length` by the export. `batch`, `seq_len
 `words` depend on the request. The shape of an output may depend on the shapes of the inputs, but
 not on their values, because TF Serving merges and splits requests along the rows.
 
-`python -m export.signature_table` prints the table in export/README.md.
-
 Source: `tokens`, `mlm`, `sop` and `tokenization_info` come from the reference's TF-Hub modules. The
 others are our own.
 Deviation: `mlm_logits` is `[batch, predictions, vocab_size]`; the reference flattens the first two.

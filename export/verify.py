@@ -11,7 +11,6 @@ import os
 import pickle
 import subprocess
 import sys
-import tempfile
 
 import numpy as np
 import tensorflow as tf
@@ -49,8 +48,8 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
 
     `functions` maps signature names to the module's functions. For a bfloat16 module, `exact` is
     the same module in float32. Returns the largest absolute difference or, with `exact`, the
-    largest relative error as defined at BFLOAT16_TOLERANCE. Raises a RuntimeError if outputs
-    differ, or if the process fails or imports our code.
+    largest relative error (see BFLOAT16_TOLERANCE). Raises a RuntimeError if outputs differ, or if
+    the process fails or imports our code.
     """
     _check_tokenizer(module)
     questions = _questions(module, functions)
@@ -85,34 +84,25 @@ def _check_tokenizer(module) -> None:
 
 def _in_fresh_process(saved_model: str, questions: list[tuple[str, dict]]) -> list[dict]:
     """Runs `_main` in a new process that cannot import our code, and returns the answers."""
-    with tempfile.TemporaryDirectory() as directory:
-        questions_file = os.path.join(directory, "questions")
-        answers_file = os.path.join(directory, "answers")
-        with open(questions_file, "wb") as file:
-            pickle.dump(questions, file)
-        # Run with runpy in a temporary directory, so that our code is not on sys.path.
-        start = (
-            "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
-        )
-        command = [sys.executable, "-c", start, os.path.abspath(__file__)]
-        process = subprocess.run(
-            [*command, saved_model, questions_file, answers_file],
-            cwd=directory,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        if process.returncode:
-            raise RuntimeError(f"{saved_model!r} fails in a fresh process:\n{process.stderr}")
-        with open(answers_file, "rb") as file:
-            return pickle.load(file)
+    # Neither the current directory nor, because of runpy, that of this file is on sys.path.
+    start = (
+        "import runpy, sys; sys.path[:] = filter(None, sys.path); sys.argv.pop(0); "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", start, os.path.abspath(__file__), saved_model],
+        input=pickle.dumps(questions),
+        capture_output=True,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+    if process.returncode:
+        error = process.stderr.decode(errors="replace")
+        raise RuntimeError(f"{saved_model!r} fails in a fresh process:\n{error}")
+    return pickle.loads(process.stdout)
 
 
 def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]]]:
-    """Returns (signature name, inputs) pairs with short, long and empty batches per signature.
-
-    Texts are fixed. Ids are random.
-    """
+    """Returns (signature name, inputs) pairs: short, long and empty batches for each signature."""
     rng = np.random.RandomState(20200426)
     lengths = np.array([[11], [3], [7]])
     real = (np.arange(11) < lengths).astype(np.int32)
@@ -218,13 +208,10 @@ def _with_probabilities_apart(outputs: dict) -> dict:
 
 
 def _rounding(expected: dict, answer: dict) -> float:
-    """Returns the largest relative error of all outputs, as defined at BFLOAT16_TOLERANCE."""
+    """Returns the largest relative error of all outputs (see BFLOAT16_TOLERANCE)."""
     differences = [0.0]
     for name, exact in expected.items():
-        if exact.dtype.kind != "f":
-            continue
-        compared = ~(np.abs(exact) > _IMPOSSIBLE)
-        if compared.any():
+        if exact.dtype.kind == "f" and (compared := ~(np.abs(exact) > _IMPOSSIBLE)).any():
             exact, given = exact[compared].astype(np.float64), answer[name][compared]
             scale = max(1.0, np.mean(np.square(exact)))
             differences.append(np.sqrt(np.mean(np.square(given - exact)) / scale))
@@ -238,20 +225,20 @@ def _certain_ranks(probabilities: np.ndarray) -> np.ndarray:
     return np.concatenate([edge, gaps], -1) & np.concatenate([gaps, ~edge], -1)
 
 
-def _main(saved_model: str, questions_file: str, answers_file: str) -> None:
-    """Runs all requests in the new process and saves the outputs."""
+def _main(saved_model: str) -> None:
+    """Runs the requests from stdin in the new process and writes the outputs to stdout."""
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # nothing else may be written to stdout
     for name in ("albert_tf", "pipelines", "export"):
         # None makes imports fail, even if the package is installed. Typeshed does not allow None.
         sys.modules[name] = None  # type: ignore[assignment]
 
     import tensorflow_text  # noqa: F401  Registers ops that are built into TF Serving.
 
-    with open(questions_file, "rb") as file:
-        questions = pickle.load(file)
     model = tf.saved_model.load(saved_model)
-    with open(answers_file, "wb") as file:
-        pickle.dump(_answers(model.signatures, questions), file)
+    with output:
+        pickle.dump(_answers(model.signatures, pickle.load(sys.stdin.buffer)), output)
 
 
 if __name__ == "__main__":
-    _main(*sys.argv[1:])
+    _main(sys.argv[1])

@@ -377,7 +377,7 @@ def _read_splits(job: Finetuning) -> tuple[dict[str, list], dict[str, list[str]]
     train = {text for of_row in itertools.compress(shared.texts, ~is_dev) for text in of_row} - {""}
     notes = {name: warn_of_overlap(name, splits[name], train) for name in splits.keys() - {"train"}}
     if job.divide:
-        notes["dev"] += describe_division(rows, shared, is_dev)
+        notes["dev"] += describe_division(shared, is_dev)
     if "dev" in splits:
         notes["dev"] += warn_of_shares(splits["train"], splits["dev"])
     return splits, notes

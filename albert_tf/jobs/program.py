@@ -22,15 +22,10 @@ from albert_tf.storage.errors import UserError, disk_full, is_disk_full, store_e
 
 # TensorFlow's file-system errors, which are not OSErrors. The last one is also raised if TensorFlow
 # runs out of memory.
-_FILE_ERRORS = (
-    "AlreadyExistsError",
-    "DataLossError",
-    "FailedPreconditionError",
-    "NotFoundError",
-    "PermissionDeniedError",
-    "ResourceExhaustedError",
-)
-
+_FILE_ERRORS = """
+    AlreadyExistsError DataLossError FailedPreconditionError NotFoundError PermissionDeniedError
+    ResourceExhaustedError
+""".split()
 
 # Other programs' names of flags.
 _SYNONYMS = {

@@ -59,9 +59,9 @@ class SelfAttention(FromConfig, tf.keras.layers.Layer):
         Args:
           x: [b, L, H]; or [b * L, H], which requires `bias`; or, with `unpadding`, [n, H].
           bias: float32 [b, 1, 1, L], added to the attention scores. Default: computed from `mask`.
-          dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
+          dropout_seed: see AlbertEncoder.call.
+          training: see AlbertEncoder.call.
           positions: int32 [b, P], query positions. Default: all. Keys always use all positions.
-          training: bool. Training without a seed draws a new one at each call.
           mask: bool [b, L], Keras mask, True = real. Default: all positions are real.
           unpadding: Unpadding of the batch, if x contains only the n real positions.
 

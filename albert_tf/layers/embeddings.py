@@ -53,8 +53,7 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
                 experimental_autocast=False,
             )
             setattr(self, name, table)
-        parts = [self.layer_norm, *([self.projection] if self.projection else [])]
-        build_parts(config.embedding_size, *parts)
+        build_parts(config.embedding_size, *filter(None, [self.layer_norm, self.projection]))
         super().build(input_shape)
 
     def call(self, inputs, dropout_seed=None, training=None):
@@ -62,8 +61,8 @@ class FactorizedEmbedding(FromConfig, tf.keras.layers.Layer):
 
         Args:
           inputs: dict of int32 [b, L] `input_word_ids` and `input_type_ids`.
-          dropout_seed: int32 [2], seed of the dropout masks. If given, `training` defaults to True.
-          training: bool. See SelfAttention.call.
+          dropout_seed: see AlbertEncoder.call.
+          training: see AlbertEncoder.call.
 
         Returns:
           The embeddings before [b * L, E] and after projection [b * L, H] (the same if E == H).

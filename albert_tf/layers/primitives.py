@@ -24,13 +24,10 @@ def gelu(x: tf.Tensor, training: bool = False) -> tf.Tensor:
     """
     if training:
         return one_pass.gelu(x)
-    # oneDNN fuses gelu into the preceding matmul for one graph pattern only, and Grappler's earlier
-    # rewrites often destroy this pattern. In an exported model, oneDNN does not recognise
-    # tf.nn.gelu. It recognises two of twelve equivalent formulations, including this one. If
-    # 0.5 * x were computed first, TFLite would store a second matmul, which doubles the model's
-    # size. A bfloat16 matmul with fused gelu computes gelu in float32. Unfused bfloat16 gelu is 0
-    # below -3, because 1 + tanh rounds to 0. Without oneDNN, this form takes nine passes over
-    # memory. The form x * sigmoid(...), which is used in training, takes six passes.
+    # In an exported model, oneDNN fuses two of twelve equivalent formulations into the preceding
+    # matmul, including this one but not tf.nn.gelu. If 0.5 * x were computed first, TFLite would
+    # store a second matmul, which doubles the model's size. A bfloat16 matmul with fused gelu
+    # computes gelu in float32. Unfused bfloat16 gelu is 0 below -3, because 1 + tanh rounds to 0.
     inner = x + (0.044715 * tf.square(x)) * x
     return ((1.0 + tf.tanh(math.sqrt(2.0 / math.pi) * inner)) * x) * 0.5
 

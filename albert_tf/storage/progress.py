@@ -42,16 +42,12 @@ class Progress:
             flush=True,
         )
 
-    def close(self) -> None:
-        """Closes the bar."""
-        if self._bar is not None:
-            self._bar.close()
-
     def __enter__(self):
         return self
 
     def __exit__(self, *_) -> None:
-        self.close()
+        if self._bar is not None:
+            self._bar.close()
 
 
 def duration(seconds: float) -> str:

@@ -4,6 +4,7 @@ import functools
 import sys
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from albert_tf.text.words import row_ids
@@ -37,13 +38,9 @@ def character_class(test) -> str:
     RE2's character classes differ from Python's. \\p{Mn} does not match all characters with a
     nonzero combining class, and \\s matches ASCII only.
     """
-    ranges: list[list[int]] = []
-    for code in range(sys.maxunicode + 1):
-        if test(chr(code)):
-            if ranges and ranges[-1][1] == code - 1:
-                ranges[-1][1] = code
-            else:
-                ranges.append([code, code])
+    found = np.array([bool(test(chr(code))) for code in range(sys.maxunicode + 1)])
+    edges = np.flatnonzero(np.diff(found, prepend=False, append=False))
+    ranges = zip(edges[::2], edges[1::2] - 1)
     return "[" + "".join(f"\\x{{{low:x}}}-\\x{{{high:x}}}" for low, high in ranges) + "]"
 
 

@@ -13,12 +13,7 @@ from albert_tf.storage.errors import UserError, shown
 
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 # Files with added tokens. Each repeats some of the others, by the version that wrote them.
-FILES = (
-    TOKENIZER_CONFIG_FILE,
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "tokenizer.json",
-)
+FILES = (TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "added_tokens.json", "tokenizer.json")
 
 # Tokenizers that split text as those of this project. Others split words first, or are defined by
 # code or by a tokenizer.json of any content.
@@ -26,6 +21,13 @@ _CLASSES = ("AlbertTokenizer", "BertTokenizer", "DistilBertTokenizer", "ElectraT
 # What we save has the first name, and the second one if transformers 5 saves it again.
 _CLASSES_OF_OURS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+# Keys of added tokens in these files.
+_LISTS = (
+    "added_tokens_decoder",
+    "added_tokens",
+    "additional_special_tokens",
+    "extra_special_tokens",
+)
 _MOST_NAMED = 5
 
 
@@ -91,12 +93,7 @@ def _added(name: str, found: dict) -> Iterator[str]:
     """Yields the tokens that a file adds to the vocabulary, special tokens among them."""
     if name == "added_tokens.json":
         yield from found
-    for key in (
-        "added_tokens_decoder",
-        "added_tokens",
-        "additional_special_tokens",
-        "extra_special_tokens",
-    ):
+    for key in _LISTS:
         tokens = found.get(key) or []
         yield from map(_content, tokens.values() if isinstance(tokens, dict) else list(tokens))
 

@@ -145,9 +145,7 @@ class InGraphTokenizer(tf.Module):
         is_end = tf.equal(limits, tf.gather(ends, row_ids(pieces)))
         origins = tf.concat([origins, [0]], axis=0)
         next_start = tf.where(
-            is_end,
-            tf.gather(written.ends(), row_ids(pieces)),
-            tf.gather(origins, following),
+            is_end, tf.gather(written.ends(), row_ids(pieces)), tf.gather(origins, following)
         )
         return written.align(pieces, starts, tf.maximum(next_start - 1, last))
 

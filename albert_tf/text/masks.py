@@ -9,9 +9,7 @@ from albert_tf.text.words import row_ids
 
 
 def tokenize_around_masks(
-    texts: tf.Tensor,
-    tokenizer: AlbertTokenizer,
-    tokenize: Callable[[tf.Tensor], tf.RaggedTensor],
+    texts: tf.Tensor, tokenizer: AlbertTokenizer, tokenize: Callable[[tf.Tensor], tf.RaggedTensor]
 ) -> tf.RaggedTensor:
     """Tokenizes texts to int32 [batch, (pieces)], in which `[MASK]` is replaced by mask_id.
 

@@ -129,17 +129,14 @@ def _sentencepiece(vocabulary: SentencePieceVocabulary) -> dict:
         raise UserError("a SentencePiece model of words cannot be written as tokenizer.json")
     is_unigram = model.trainer_spec.model_type == sentencepiece_proto.UNIGRAM
     return {
-        "normalizer": _sequence(
-            "normalizers", _normalizers(vocabulary.settings, model, vocabulary.composes)
-        ),
-        "pre_tokenizer": _sequence("pretokenizers", _pre_tokenizers(model)),
+        "normalizer": {
+            "type": "Sequence",
+            "normalizers": _normalizers(vocabulary.settings, model, vocabulary.composes),
+        },
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _pre_tokenizers(model)},
         "decoder": _decoder(model),
         "model": _unigram(vocabulary, model) if is_unigram else _bpe(vocabulary, model),
     }
-
-
-def _sequence(key: str, steps: list[dict]) -> dict | None:
-    return {"type": "Sequence", key: steps} if steps else None
 
 
 def _replace(pattern: str, text: str, is_regex: bool = True) -> dict:

@@ -5,6 +5,7 @@ is not used, because it folds case (ß becomes ss), according to its source code
 """
 
 import functools
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -25,16 +26,10 @@ LONGEST_PIECE = 256  # bytes; tensorflow-text's limit
 # Replaces words longer than LONGEST_WORD in the graph. Prepared text never contains this string.
 _NO_WORD = "\ufffd\ufffd"
 
-# Ranges of Chinese characters. Each character is treated as a word.
-_CHINESE = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B920, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
+# Chinese characters. Each character is treated as a word.
+_CHINESE = re.compile(
+    "[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002b73f"
+    "\U0002b740-\U0002b81f\U0002b920-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]"
 )
 
 
@@ -57,8 +52,7 @@ def _prepare(code: int, settings: TextSettings) -> str:
     if settings.do_lower_case:
         text = "".join(c.lower() for c in text)
     text = "".join(f" {c} " if _stands_alone(c) else c for c in text)
-    is_chinese = any(low <= code <= high for low, high in _CHINESE)
-    return f" {text} " if is_chinese else text
+    return f" {text} " if _CHINESE.match(character) else text
 
 
 class _Prepared(dict):

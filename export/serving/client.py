@@ -1,7 +1,6 @@
 """Queries a TF Serving server over gRPC or REST. `export.ask --server=...` is the program.
 
-ask_rest requires only Python's standard library. A label selects the version (default: stable); a
-label of None selects the newest version, even if it is a canary.
+ask_rest requires only Python's standard library.
 """
 
 import base64
@@ -13,11 +12,11 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import NamedTuple
 
 from albert_tf.storage.errors import UserError, shown
 
 WITHOUT_INPUTS = ("labels", "tokenization_info")  # signatures, only supported over gRPC
-DEFAULT_LABEL = "stable"  # defined in models.config
 _TLS = "grpcs://"
 # The server rejects calls that exceed --grpc_max_threads instead of queueing them.
 _RETRY = {
@@ -40,33 +39,34 @@ _OF_PROXIES = {
 }
 
 
+class Options(NamedTuple):
+    """Options of a request.
+
+    Attributes:
+      model: name of the model in the server's config.
+      label: version label. None selects the newest version, even if it is a canary.
+      timeout: timeout in seconds.
+      ca_file: PEM file of the certificate authority. Default: the system's list.
+      client_certificate: PEM file with a certificate and its private key, for a server or proxy
+        that verifies its clients.
+    """
+
+    model: str = "albert"
+    label: str | None = "stable"  # defined in models.config
+    timeout: float = 60.0
+    ca_file: str | None = None
+    client_certificate: str | None = None
+
+
 def ask_grpc(
-    server: str,
-    inputs: dict[str, list],
-    *,
-    model: str = "albert",
-    label: str | None = DEFAULT_LABEL,
-    signature: str = "serving_default",
-    timeout: float = 60.0,
-    ca_file: str | None = None,
-    client_certificate: str | None = None,
+    server: str, inputs: dict[str, list], signature: str = "serving_default", **options
 ) -> dict[str, list]:
     """Queries a server over gRPC; returns a dict of nested lists, in which strings are str.
 
     All calls of a process share one connection per server. Calls that the server rejects with
     RESOURCE_EXHAUSTED are retried up to four times with backoff. `spans` is returned as lists of
-    dicts.
-
-    Args:
-      server: HOST:PORT, or grpcs://HOST:PORT if the server uses TLS (--ssl_config_file).
-      inputs: dict mapping input names to lists of texts, bytes or numbers.
-      model: name of the model in the server's config.
-      label: version label. None selects the newest version.
-      signature: name of the signature.
-      timeout: timeout in seconds.
-      ca_file: PEM file of the certificate authority. Default: gRPC's list of authorities.
-      client_certificate: PEM file with a certificate and its private key, for a server or proxy
-        that verifies its clients.
+    dicts. `server` is HOST:PORT, or grpcs://HOST:PORT if the server uses TLS (--ssl_config_file).
+    `inputs` maps input names to lists of texts, bytes or numbers. `options` are fields of Options.
 
     Raises a UserError if the server fails or is unreachable, or if inputs are not tensors.
     """
@@ -74,11 +74,11 @@ def ask_grpc(
     import tensorflow as tf
     from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
+    given = Options(**options)
     request = predict_pb2.PredictRequest()
-    request.model_spec.name = model
-    request.model_spec.signature_name = signature
-    if label:
-        request.model_spec.version_label = label
+    request.model_spec.name, request.model_spec.signature_name = given.model, signature
+    if given.label:
+        request.model_spec.version_label = given.label
     for name, value in inputs.items():
         try:
             request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
@@ -86,14 +86,13 @@ def ask_grpc(
             raise UserError(
                 f"{name}={value!r} is no tensor: expected equally many values in each row"
             ) from error
-    stub = prediction_service_pb2_grpc.PredictionServiceStub(
-        _channel(server, ca_file, client_certificate)
-    )
+    channel = _channel(server, given.ca_file, given.client_certificate)
+    stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
     try:
-        response = stub.Predict(request, timeout=timeout)
+        response = stub.Predict(request, timeout=given.timeout)
     except grpc.RpcError as error:
         code, details = error.code().name, error.details()
-        raise UserError(f"{server}, model {model!r}: {code}: {details}") from error
+        raise UserError(f"{server}, model {given.model!r}: {code}: {details}") from error
     return _with_spans_read(
         {name: texts(tf.make_ndarray(proto).tolist()) for name, proto in response.outputs.items()}
     )
@@ -129,15 +128,7 @@ def texts(values):
 
 
 def ask_rest(
-    server: str,
-    inputs: dict[str, list],
-    *,
-    model: str = "albert",
-    label: str | None = DEFAULT_LABEL,
-    signature: str = "serving_default",
-    timeout: float = 60.0,
-    ca_file: str | None = None,
-    client_certificate: str | None = None,
+    server: str, inputs: dict[str, list], signature: str = "serving_default", **options
 ) -> dict[str, list]:
     """Same as ask_grpc, but over REST; `server` is http://HOST:PORT or https://HOST:PORT.
 
@@ -149,18 +140,19 @@ def ask_rest(
             f"TF Serving's REST API has no request for {signature!r}, which has no inputs: ask its "
             "gRPC port (--server=HOST:8500)"
         )
-    path = f"/v1/models/{urllib.parse.quote(model)}"
-    if label:
-        path += f"/labels/{urllib.parse.quote(label)}"
+    given = Options(**options)
+    path = f"/v1/models/{urllib.parse.quote(given.model)}"
+    if given.label:
+        path += f"/labels/{urllib.parse.quote(given.label)}"
     body = json.dumps({"signature_name": signature, "inputs": inputs}, default=_as_json).encode()
     url, headers = f"{server.rstrip('/')}{path}:predict", {"Content-Type": "application/json"}
     try:
         request = urllib.request.Request(url, body, headers)
     except ValueError as error:
         raise UserError(f"{server}: {error}: expected http://HOST:PORT") from error
-    context = _tls_context(server, "https://", ca_file, client_certificate)
+    context = _tls_context(server, "https://", given.ca_file, given.client_certificate)
     try:
-        with urllib.request.urlopen(request, timeout=timeout, context=context) as response:
+        with urllib.request.urlopen(request, timeout=given.timeout, context=context) as response:
             outputs = json.load(response)["outputs"]
     except urllib.error.HTTPError as error:
         raise UserError(f"{request.full_url}: {_reason(error)}") from error

@@ -19,7 +19,7 @@ _PLATEAU = (
     "piece alone gives {baseline:.1%}. The model only predicts frequent pieces: it does not use "
     "the context yet. Some long runs never passed this plateau. What helped: first "
     "pre-train two layers with --max_seq_length=32 --ngram=1; a vocabulary of 8,000 pieces from "
-    "your own text; a higher --learning_rate (pipelines/recipes/README.md, An hour with the published objectives)"
+    "your own text; a higher --learning_rate (pipelines/recipes/README.md, hour/)"
 )
 
 

@@ -18,9 +18,8 @@ from albert_tf.encoder import AlbertEncoder
 from albert_tf.layers import primitives
 from albert_tf.layers.attention import SelfAttention
 from albert_tf.layers.embeddings import FactorizedEmbedding
-from albert_tf.layers.feed_forward import FeedForward
 from albert_tf.layers.primitives import LayerNorm
-from albert_tf.layers.transformer_block import TransformerBlock
+from albert_tf.layers.transformer_block import FeedForward, TransformerBlock
 from tests.builders import tiny_config
 
 BATCH, LENGTH, HIDDEN, MASKED = 2, 6, 12, 3

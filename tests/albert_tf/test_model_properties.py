@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from albert_tf import losses, models
 from albert_tf.checkpoints import name_map
 from albert_tf.config import SHARING_MODES
-from albert_tf.layers.feed_forward import FeedForward
+from albert_tf.layers.transformer_block import FeedForward
 from albert_tf.models import AlbertForPreTraining
 from tests.builders import tiny_config
 

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.layers import one_pass
-from albert_tf.layers.feed_forward import FeedForward
 from albert_tf.layers.primitives import LAYER_NORM_EPSILON, Dense, LayerNorm, gelu, gelu_erf
+from albert_tf.layers.transformer_block import FeedForward
 
 
 def reference(x):

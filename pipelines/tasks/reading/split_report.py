@@ -29,17 +29,16 @@ def shortened(label: str, length: int = 40) -> str:
 
 def _listed(found: Mapping[str, object]) -> str:
     parts = [f"{shortened(name)!r} {value}" for name, value in found.items()]
-    rest = len(parts) - _MOST_SHOWN
-    return ", ".join(parts[:_MOST_SHOWN]) + f" and {rest:,} others" * (rest > 0)
+    others = f" and {len(parts) - _MOST_SHOWN:,} others" * (len(parts) > _MOST_SHOWN)
+    return ", ".join(parts[:_MOST_SHOWN]) + others
 
 
 def describe_labels(labels: Sequence[str], counts: Mapping[str, int]) -> str:
     """Lists labels with their counts. If there are many, lists only the most frequent ones."""
-    shown = labels
-    if len(labels) > _MOST_SHOWN:
-        shown = sorted(labels, key=lambda label: -counts.get(label, 0))
+    is_long = len(labels) > _MOST_SHOWN
+    shown = sorted(labels, key=lambda label: -counts.get(label, 0) * is_long)
     text = _listed({label: f"{counts.get(label, 0):,}" for label in shown})
-    if len(labels) > max(sum(counts.values()) / 2, _MOST_SHOWN):
+    if is_long and len(labels) > sum(counts.values()) / 2:
         text += " (fewer than two rows each: is that the column of the labels?)"
     return f"{len(labels):,} labels: {text}"
 
@@ -85,43 +84,35 @@ def warn_of_overlap(name: str, examples: Sequence[AnyExample], known: Set[str]) 
     ]
 
 
-def describe_division(
-    rows: Sequence[AnyExample], shared: SharedTexts, is_dev: np.ndarray
-) -> list[str]:
+def describe_division(shared: SharedTexts, is_dev: np.ndarray) -> list[str]:
     """Returns lines on how dev differs from all rows of the file. `is_dev` is bool [n]."""
-    title, lines = "dev", []
+    lines = []
     if shared.column is not None:
-        kept, other = ("second", "first") if shared.column else ("first", "second")
-        known = {comparable(t) for row, dev in zip(rows, is_dev) if not dev for t in row.separated}
-        known -= {""}
-        others = [comparable(rows[i].separated[~shared.column]) for i in np.flatnonzero(is_dev)]
-        divided = 100 * np.mean([text in known for text in others])
+        kept = "second" if shared.column else "first"
         lines.append(
-            f"dev: only equal {kept} texts stay on one side, as both connect too many rows; "
-            f"{divided:.0f} % of dev rows share their {other} text with train"
+            f"dev: only equal {kept} texts stay on one side, as both connect too many rows"
         )
-    numbers = occurrences(shared)
-    dev, file = (100 * np.bincount(n, minlength=2) / len(n) for n in (numbers[is_dev], numbers))
-    line = f"{dev[1]:.0f} % of its texts occur once in the file, of all {file[1]:.0f} %"
-    if file[0]:
-        line += f"; empty {dev[0]:.0f} %, of all {file[0]:.0f} %"
-    counts, sizes = np.bincount(is_dev, numbers == 1), np.bincount(is_dev)
-    if _differ(counts.tolist(), sizes.tolist()) and abs(dev[1] - file[1]) > _MOST_DIFFERENT:
-        title = "warning: dev is no sample of the file (use a --dev_file)"
-    is_plain = file[1] == 100 and not file[0]  # every text occurs once
-    return lines if is_plain else [*lines, f"{title}: {line}"]
+    is_once = occurrences(shared) == 1
+    dev, file = 100 * is_once[is_dev].mean(), 100 * is_once.mean()
+    counts, sizes = np.bincount(is_dev, is_once), np.bincount(is_dev)
+    if abs(dev - file) > _MOST_DIFFERENT and _differ(counts, sizes):
+        lines.append(
+            f"warning: dev is no sample of the file (use a --dev_file): {dev:.0f} % of its texts "
+            f"occur once in the file, of all {file:.0f} %"
+        )
+    return lines
 
 
 def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample]) -> list[str]:
     """Warns about labels that are missing in train, rare in dev, or have different shares."""
     train, dev = (Counter(c for e in found for c in e.classes) for found in (of_train, of_dev))
-    labels = sorted({*train, *dev})
-    odd = {}
-    for label in labels:
-        counts, sizes = (train[label], dev[label]), (len(of_train), len(of_dev))
-        if dev[label] >= _FEW_ROWS and _differ(counts, sizes, len(labels)):
-            shares = [100 * count / size for count, size in zip(counts, sizes)]
-            odd[label] = "{1:.0f} % of dev, {0:.0f} % of train".format(*shares)
+    labels, sizes = sorted({*train, *dev}), (len(of_train), len(of_dev))
+    odd = {
+        label: f"{100 * dev[label] / sizes[1]:.0f} % of dev, "
+        f"{100 * train[label] / sizes[0]:.0f} % of train"
+        for label in labels
+        if dev[label] >= _FEW_ROWS and _differ((train[label], dev[label]), sizes, len(labels))
+    }
     warnings = []
     if absent := {label: dev[label] for label in labels if not train[label]}:
         warnings.append(f"warning: train has no row of {_listed(absent)}: no model can learn them")
@@ -137,7 +128,7 @@ def warn_of_shares(of_train: Sequence[AnyExample], of_dev: Sequence[AnyExample])
     return warnings
 
 
-def _differ(counts: Sequence[float], sizes: Sequence[int], num_tests: int = 1) -> bool:
+def _differ(counts, sizes, num_tests: int = 1) -> bool:
     """Returns whether two shares, count / size, differ by more than chance (two-sided test)."""
     both = sum(counts) / sum(sizes)
     chance = math.sqrt(both * (1 - both) * (1 / sizes[0] + 1 / sizes[1]))
