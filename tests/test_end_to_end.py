@@ -2,14 +2,11 @@
 
 import dataclasses
 import json
-import math
 import re
 import shutil
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from absl.flags import FLAGS
 
 from albert_tf.checkpoints import model_directory
@@ -17,7 +14,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.jobs import program
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import AlbertTokenizer
-from pipelines import evaluate, pretrain
+from pipelines import pretrain
 from pipelines.data.records import Manifest
 from tests.jobs import assert_same_bits, log, pretrain_flags, run, weights
 from tests.vocabularies import unrecorded
@@ -54,44 +51,8 @@ def test_training_learns_and_leaves_curves(work, model_dir):
     assert manifest.max_seq_length == run_length == 40
 
 
-def test_epochs_become_steps_that_stay(work, tmp_path, pretraining_flags, monkeypatch):
-    given = [flag for flag in pretrain_flags(work, tmp_path / "run") if "_steps=" not in flag]
-    given += "--num_epochs=0.5 --warmup_fraction=0.25 --steps_per_loop=2".split()
-    given.append("--save_checkpoint_steps=4")
-    FLAGS(["", *given])
-    pretrain.main([])
-    settings = json.loads((tmp_path / "run/run.json").read_text())
-    steps = settings["num_train_steps"]
-    entries = log(tmp_path / "run")
-    assert entries[-1]["step"] == steps
-    assert settings["num_warmup_steps"] == round(steps / 4)
-    examples = Manifest.read(str(work / "records")).splits["train"].examples
-    assert steps == math.ceil(examples / 2 / 18)
-    # A second call has nothing to do. With other bad batches allowed it is the same run.
-    monkeypatch.setattr(pretrain, "pretraining_dataset", lambda *_, **__: tf.data.Dataset.range(1))
-    FLAGS(["", *given, "--max_bad_batches=2"])
-    pretrain.main([])
-    assert log(tmp_path / "run") == entries
-
-
-def test_the_stop_step_is_no_part_of_a_run(work, tmp_path, pretraining_flags, monkeypatch, capsys):
-    """test_train_loop.py shows what the training loop makes of it."""
-    loop = Mock()
-    monkeypatch.setattr(pretrain, "TrainLoop", loop)
-    monkeypatch.setattr(pretrain, "_print_results", lambda _: None)
-    for stop in (4, None, 30, 31):
-        given = [f"--stop_step={stop}"] if stop else []
-        FLAGS(["", *pretrain_flags(work, tmp_path / "run"), *given])
-        pretrain.main([])
-        assert loop.call_args.args[-1] == stop
-        assert loop.call_args.args[0].settings["stop_step"] == stop  # compared with other hosts
-        assert ("stops at step 4" in capsys.readouterr().out) == (stop == 4)
-        FLAGS["stop_step"].unparse()
-
-
 def test_evaluation(work, model_dir):
-    places = {"checkpoint": str(model_dir), "record_dir": str(work / "records")}
-    out, _ = run("pipelines.evaluate", *(f"--{name}={place}" for name, place in places.items()))
+    out, _ = run("pipelines.evaluate", f"--checkpoint={model_dir}", f"--record_dir={work}/records")
     assert "masked LM" in out and "95 % interval" in out and "from lengths alone" in out
     [kept] = (model_dir / "evaluations").glob("*-heldout-sop-*.json")
     result = json.loads(kept.read_text())
@@ -105,13 +66,6 @@ def test_evaluation(work, model_dir):
     for figures in result["sentence_order"].values():
         low, high = figures["interval"]
         assert low <= figures["accuracy"] <= high
-    # By default, the sentence objective of the run is evaluated: an untrained head says nothing.
-    run_file = model_dir / "run.json"
-    recorded = run_file.read_text()
-    run_file.write_text(json.dumps({**json.loads(recorded), "sentence_objective": "none"}))
-    again = evaluate.evaluate(evaluate.Evaluation(**places))
-    run_file.write_text(recorded)
-    assert again["sentence_order_predictions"] == 0
 
 
 @pytest.mark.slow

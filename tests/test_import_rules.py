@@ -3,12 +3,7 @@
 import ast
 import functools
 import graphlib
-import os
 import re
-import subprocess
-import sys
-
-import pytest
 
 from tests.jobs import PROJECT, run_code
 
@@ -154,24 +149,6 @@ def test_nothing_works_at_import():
     run_code(IMPORT_ALL, *names)
 
 
-@pytest.mark.parametrize(
-    ("package", "body", "shown"),
-    [
-        ("no_such_package", "pass", "needs no_such_package"),
-        ("pytest", "assert False", f"pytest {pytest.__version__}"),
-    ],
-)
-def test_a_failure_names_the_extra(tmp_path, package, body, shown):
-    """A missing one is a failure where nothing may skip."""
-    (tmp_path / "test_one.py").write_text(
-        f"import pytest\n@pytest.mark.extras('{package}')\ndef test_one(): {body}\n"
-    )
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-c", "pyproject.toml"]
-    environment = {**os.environ, "NO_SKIPS": "1"}
-    done = subprocess.run([*command, tmp_path], cwd=PROJECT, env=environment, capture_output=True)
-    assert done.returncode == 1 and shown in done.stdout.decode()
-
-
 def test_tests_name_their_extras_by_the_marker():
     # Other skips would escape `make test-extras`. test_model_garden needs another TensorFlow.
     paths = (PROJECT / "tests").rglob("test_*.py")
@@ -187,3 +164,17 @@ def test_extras_promise_no_version_older_than_the_tested_one():
         r"^([\w-]+)==([\d.]+)", (PROJECT / ".ci/extras.txt").read_text(), re.MULTILINE
     )
     assert len(bounds) == 5 and {*bounds} <= {*tested}
+
+
+MAX_LINES, MAX_PARAMETERS = 60, 8
+
+
+def test_sizes_of_functions():
+    for path in FILES:
+        for node in nodes(path):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                of = node.args
+                found = [*of.posonlyargs, *of.args, *of.kwonlyargs, of.vararg, of.kwarg]
+                names = {argument.arg for argument in found if argument} - {"self", "cls"}
+                lines = node.end_lineno - node.lineno + 1  # with the docstring
+                assert lines <= MAX_LINES and len(names) <= MAX_PARAMETERS, (path, node.name)

@@ -4,14 +4,11 @@ import json
 import os
 import re
 import socket
-import threading
-from collections import Counter
 
 import pytest
 import tensorflow as tf
 
 from albert_tf.jobs import program, remote_lock
-from tests.conftest import make_text
 from tests.jobs import pretrain_flags, record_flags, run, run_code
 from tests.object_store import Rule
 from tests.test_remote_places import STEPS, unfinished, upload_inputs
@@ -35,33 +32,6 @@ PRETRAINING = ("pipelines.pretrain", *pretrain_flags("gs://bucket", "gs://bucket
 @pytest.fixture
 def inputs(work, store):
     upload_inputs(work, store)
-
-
-def test_corpus_of_many_files_is_listed_once(store, work):
-    store.upload(work / "vocabulary.model", "bucket/vocabulary.model")
-    for number in range(12):
-        store.put(f"bucket/corpus/{number:03d}.txt", make_text(1, seed=number).encode())
-    store.put("bucket/corpus/more/200.txt", b"A line.\n")
-    run(*RECORDS, "--input_file=gs://bucket/corpus/*")
-    assert json.loads(store.under("bucket/out/")["manifest.json"])["documents"] == 12
-    made = Counter(request.kind for request in store.requests if "/corpus" in request.name)
-    assert made["list"] <= 5 and made["stat"] <= 26
-
-
-def test_a_worker_reads_a_range_and_not_the_object(store):
-    store.put("bucket/corpus.txt", b"A line of text.\n" * 2_000_000)
-    code = """
-import subprocess, sys
-from pipelines.data import beam_job
-beam_job.prepare_environment()
-worker = (
-    "from pipelines.data.text_files import read_lines; "
-    "print(next(read_lines('gs://bucket/corpus.txt', 16_000_000)))"
-)
-print(subprocess.run([sys.executable, "-c", worker], capture_output=True, text=True))
-"""
-    assert "A line of text." in run_code(code)[0]
-    assert store.bytes_read < 10_000_000
 
 
 # One line names what TensorFlow tried eleven times.
@@ -124,12 +94,6 @@ def test_an_outage_while_a_run_resumes_damages_nothing(inputs, store, code):
     assert [entry["step"] for entry in entries if "loss" in entry] == [2, 4, 6]
 
 
-def test_an_object_may_have_the_name_of_a_directory(store):
-    for name in ("a.txt", "b", "b/c", "d/e"):
-        store.put(f"bucket/corpus/{name}", b"text")
-    assert run_code(LOOK, "gs://bucket/corpus/*")[0] == "2\n"  # a.txt and b
-
-
 def test_which_errors_are_those_of_a_store():
     ours = tf.errors.InvalidArgumentError(None, None, "Shapes [2] and [3] do not match")
     lost = tf.errors.UnavailableError(None, None, "Socket closed: grpc://10.0.0.1:80")
@@ -141,21 +105,6 @@ def test_which_errors_are_those_of_a_store():
     assert list(map(program.is_user_error, (ours, lost, store_error))) == [False, False, True]
     assert "when reading gs://bucket/a (" in program.store_error(text)
     assert "node" not in program.store_error(text)
-
-
-def test_two_jobs_at_once(inputs, store):
-    """One stalls in the middle; the other is refused; the first ends as if it had been alone."""
-    arrived, go_on = threading.Event(), threading.Event()
-    store.rules.append(Rule("write", "tfrecord", call=lambda: (arrived.set(), go_on.wait(200))))
-    first = threading.Thread(target=run, args=RECORDS)
-    first.start()
-    assert arrived.wait(200)
-    _, err = run(*RECORDS, exit_code=2)
-    assert re.fullmatch(r"error: another job is writing to 'gs://bucket/out': .*\n", err)
-    go_on.set()
-    first.join()
-    assert "manifest.json" in store.under("bucket/out/")
-    assert unfinished(store) == []
 
 
 HOLD = """
@@ -190,15 +139,6 @@ def test_the_lock_of_a_living_process_is_respected(store):
     assert run_code(HOLD)[0] == "held\n"
 
 
-def test_the_lock_of_who_took_over_stays_and_an_object_that_is_no_lock(store):
-    store.rules.append(Rule("read", "lock", call=lambda: put_lock(store)))
-    assert run_code(HOLD)[0] == "held\n"
-    assert unfinished(store) == ["bucket/out/.lock.json"]
-    store.put("bucket/out/.lock.json", b'{"run": "a"}')
-    _, err = run_code(HOLD, exit_code=2)
-    assert err.startswith("error: another job is writing to 'gs://bucket/out': process None on")
-
-
 # Logs two entries before each checkpoint, ends without a word where the third argument says so.
 LOG = """
 import os, sys
@@ -224,15 +164,6 @@ def curve(store, tmp_path):
         for value in event.summary.value
         if value.tag == "loss"
     ]
-
-
-def test_requests_of_a_log(store, tmp_path):
-    """At most three for each of ten checkpoints, and four once for reading and listing."""
-    run_code(LOG, "0", "20", "1")
-    made = [request for request in store.requests if request.name.startswith("bucket/run/")]
-    assert len(made) <= 3 * 10 + 4, made
-    assert curve(store, tmp_path) == [(n, pytest.approx(1 / n)) for n in range(1, 21)]
-    assert store.under("bucket/run/")["metrics.jsonl"].count(b"\n") == 20
 
 
 def test_a_killed_run_leaves_no_gap(store, tmp_path):

@@ -6,15 +6,11 @@ import os
 import re
 import signal
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
-from pipelines.data.records import write_records
 from tests.builders import table_flags
-from tests.jobs import bytes_of_weights, pretrain_flags, record_flags, run, run_code
+from tests.jobs import bytes_of_weights, pretrain_flags, record_flags, run
 from tests.object_store import Rule
-from tests.pipelines.data.small_records import static_example
 
 STEPS = ["--num_train_steps=4", "--save_checkpoint_steps=2"]
 
@@ -48,16 +44,6 @@ def download(store, prefix, directory):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return directory
-
-
-def test_a_parquet_file_in_a_remote_place(store, tmp_path):
-    texts = [f"row {i}" for i in range(200)]
-    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "t.parquet", row_group_size=90)
-    store.upload(tmp_path / "t.parquet", "bucket/t.parquet")
-    read = "from pipelines.data.text_files import read_lines\n"
-    read += "for _, line in read_lines('gs://bucket/t.parquet'): print(line.decode(), end='')"
-    out, _ = run_code(read)
-    assert [json.loads(line)["text"] for line in out.splitlines()] == texts
 
 
 def test_vocabulary_and_records_in_remote_places(work, store):
@@ -110,27 +96,6 @@ def assert_same_files(store, prefix, directory, but=r"\0"):
 
 
 @pytest.mark.slow
-def test_static_examples_in_remote_places(work, store, tmp_path):
-    store.upload(work / "vocabulary.model", "bucket/vocabulary.model")
-    (tmp_path / "static").mkdir()
-    for name, count in (("train-1", 9), ("train-2", 5), ("heldout", 4)):
-        path = str(tmp_path / f"static/{name}.tfrecord")
-        write_records(path, [static_example(number) for number in range(count)])
-    store.upload(tmp_path / "static", "bucket/static")
-    vocabulary = "--spm_model_file=gs://bucket/vocabulary.model"
-    flags = [
-        "--input_file=gs://bucket/static/train*.tfrecord",
-        "--heldout_file=gs://bucket/static/heldout*.tfrecord",
-        "--output_dir=gs://bucket/indexed",
-        "--num_workers=1",
-    ]
-    run("pipelines.index_records", *flags, vocabulary)
-    flags = ("--record_dir=gs://bucket/indexed", vocabulary, "--num_examples=2")
-    assert "example 2: label" in run("pipelines.show_records", *flags)[0]
-    assert unfinished(store) == []
-
-
-@pytest.mark.slow
 def test_fine_tuning_in_remote_places(work, store, table, tmp_path):
     run("pipelines.pretrain", *pretrain_flags(work, tmp_path / "run"), *STEPS)
     store.upload(tmp_path / "run", "bucket/run")
@@ -160,15 +125,6 @@ def test_a_conversion_is_killed_repeated_and_read_back(store, pretrained, tmp_pa
     run(module, "--input=gs://bucket/hub", "--output_dir=gs://bucket/back")
     back = download(store, "bucket/back/", tmp_path / "back")
     assert bytes_of_weights(back) == bytes_of_weights(pretrained)
-
-
-@pytest.mark.slow
-def test_a_damaged_model_is_named_as_it_was_given(store, tmp_path):
-    store.put("bucket/hub/config.json", b'{"vocab_size": 9, "hidden_size": 4}')
-    store.put("bucket/hub/model.safetensors", b"nothing of the kind")
-    flags = ("--input=gs://bucket/hub", f"--output_dir={tmp_path}/out")
-    _, err = run("pipelines.convert_checkpoint", *flags, exit_code=2)
-    assert "gs://bucket/hub/" in err and "/tmp" not in err.replace(str(tmp_path), "")
 
 
 @pytest.mark.slow

@@ -1,11 +1,9 @@
 """The ledger of slow tests, in a project of its own that has a commit or two."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
@@ -102,35 +100,6 @@ def test_two_workers_write_one_ledger_of_what_passed(project):
     assert "NEW tests/test_two.py::test_other" in out
 
 
-def test_the_oldest_runs_first_and_what_did_not_run_keeps_its_entry(project):
-    fill(
-        project,
-        "one.py::test_good passed aaaaaaa 2",
-        "one.py::test_skips never bbbbbbb 2",
-        "one.py::test_half passed aaaaaaa 1",
-        "two.py::test_other passed aaaaaaa -8",
-        "two.py::test_sleeps passed aaaaaaa -9",
-    )
-    before = ledger(project)
-    code, out = run_slow(project, "-v", TEST_SECONDS="0")
-    assert code == 0 and ledger(project) == before
-    order = re.findall(r"::test_(\w+)\S* SKIPPED \(", out)
-    assert order == "skips half half good good sleeps other".split()
-    name = "NOT RUN tests/test_one.py::test_"
-    assert f"{name}skips never passed, listed on bbbbbbb, age: 0 commits" in out
-    assert f"{name}half last passed on aaaaaaa, age: 1 commits" in out
-
-
-def test_some_of_the_cases_are_no_pass(project):
-    fill(project, "one.py::test_good passed aaaaaaa 1")
-    code, _ = run_slow(project, "-k", "test_good and 1")
-    after = ledger(project)
-    assert code == 0 and after.pop("tests/test_one.py::test_good") == "passed aaaaaaa 1"
-    assert len(after) == 4 and all(entry.startswith("never") for entry in after.values())
-    with pytest.raises(pytest.UsageError, match="whole files"):
-        slow_ledger.pytest_configure(SimpleNamespace(args=["tests/test_one.py::test_good"]))
-
-
 @pytest.mark.parametrize(
     ("entries", "code", "word"),
     [
@@ -146,16 +115,3 @@ def test_an_old_entry_fails_the_check(project, capsys, entries, code, word):
     assert slow_ledger.main(project) == code
     out = capsys.readouterr().out
     assert word in out if word else not out
-
-
-def test_no_age_in_a_clone_of_depth_1(project, capsys):
-    fill(project, "one.py::test_good passed aaaaaaa -99")
-    git(project, "add", ".")
-    commit(project)
-    git(project, "clone", "--quiet", "--depth=1", f"file://{project}", "shallow")
-    before = ledger(project / "shallow")
-    assert slow_ledger.main(project / "shallow") == 0
-    assert "unknown" in capsys.readouterr().out
-    code, out = run_slow(project / "shallow", "tests/test_one.py", TEST_SECONDS="0")
-    assert code == 0 and ledger(project / "shallow") == before
-    assert "test_good last passed on aaaaaaa, age: unknown" in out and "not written" in out

@@ -62,13 +62,6 @@ def test_it_holds_packages_and_serving_configs(wheel):
     assert not any(line.startswith("Requires-Dist: pytest") for line in required)
 
 
-def test_make_builds_it_without_the_environment(wheel):
-    """No package of requirements.txt is installed: that takes minutes and gigabytes."""
-    done = run("make", "--dry-run", "wheel", "PYTHON=python3", cwd=wheel.parent)
-    assert "python3 -m pip wheel" in done.stdout and "--no-deps" in done.stdout
-    assert "venv" not in done.stdout and "requirements.txt" not in done.stdout
-
-
 def main_job(home):
     """Writes what the main job reads; returns the commands of `albert` from text to an answer."""
     home.mkdir()

@@ -1,8 +1,5 @@
 """What a user of Keras does with every public layer and model: functional, fit, predict, files."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,22 +7,11 @@ import tensorflow as tf
 from albert_tf import encoder, optimization
 from albert_tf.storage.errors import UserError
 from tests.albert_tf.test_keras_contract import EVERY, MODELS, are_equal, flat
-from tests.jobs import PROJECT, run_code
+from tests.jobs import run_code
 
 
 def symbolic(args):
     return tf.nest.map_structure(lambda x: tf.keras.Input(x.shape[1:], dtype=x.dtype), args)
-
-
-@pytest.mark.parametrize(("create", "args"), EVERY)
-def test_symbolic_calls_say_shapes_and_dtypes(create, args):
-    layer = create()
-    inputs = tf.nest.map_structure(
-        lambda array: tf.keras.Input(batch_shape=array.shape, dtype=array.dtype), args
-    )
-    outputs = tf.nest.flatten(layer(*inputs))
-    expected = tf.nest.flatten(layer(*args))
-    assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in expected]
 
 
 @pytest.mark.parametrize(
@@ -77,43 +63,6 @@ def test_models_predict_datasets_and_are_saved(create, inputs, tmp_path):
     assert are_equal(loaded(inputs), expected)
     assert [w.name for w in loaded.weights] == [w.name for w in model.weights]
     assert len(loaded.trainable_weights) == len(model.trainable_weights) < len(model.weights)
-
-
-@pytest.mark.slow
-def test_a_fresh_process_loads_every_file(tmp_path):
-    """After `import albert_tf` alone: models, and each layer in a functional model of Keras."""
-    for param in EVERY:
-        create, args = param.values
-        inputs = symbolic(args)
-        files = {"functional": tf.keras.Model(inputs, create()(*inputs))}
-        if isinstance(create(), tf.keras.Model):
-            files["own"] = create()
-            files["own"].create_variables()
-        for kind, model in files.items():
-            model.save(tmp_path / f"{param.id} {kind}.keras")
-            outputs = model(args if kind == "functional" else args[0])
-            np.savez(tmp_path / f"{param.id} {kind}.npz", *flat(outputs))
-    # No other module of ours is imported before the files are loaded.
-    code = f"""
-from pathlib import Path
-import albert_tf
-import numpy as np
-import tensorflow as tf
-directory = Path({str(tmp_path)!r})
-loaded = {{path.stem: tf.keras.models.load_model(path) for path in directory.glob("*.keras")}}
-from tests.albert_tf.test_keras_contract import EVERY, flat
-args = {{param.id: param.values[1] for param in EVERY}}
-for path in directory.glob("*.npz"):
-    name, _, kind = path.stem.rpartition(" ")
-    found = loaded[path.stem](args[name] if kind == "functional" else args[name][0])
-    for array, expected in zip(flat(found), np.load(path).values()):
-        assert np.array_equal(array, expected), path.stem
-print(len(loaded))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == f"{len(EVERY) + len(MODELS)}\n", done.stderr[-2000:]
 
 
 def test_a_fresh_process_resumes_optimizers(tmp_path):
@@ -178,68 +127,6 @@ def test_load_weights_rolls_back_a_trained_model(file, tmp_path):
     model.load_weights(tmp_path / file)
     np.testing.assert_equal(state(model), saved)
     np.testing.assert_equal(fit(model), expected)
-
-
-def load_and_fit(model, path):
-    model.load_weights(path)
-    return fit(model, 1)
-
-
-def freeze(model):
-    model.layers[0].trainable = False
-    model.compile(model.optimizer, loss="mse")  # else Keras warns and trains it
-
-
-@pytest.mark.parametrize(
-    ("create", "change"),
-    [
-        pytest.param(optimization.lamb, freeze, id="frozen"),
-        pytest.param(tf.keras.optimizers.AdamW, lambda model: None, id="of Keras' AdamW"),
-        pytest.param(tf.keras.optimizers.AdamW, fit, id="into a trained model"),
-    ],
-)
-def test_state_of_other_variables_is_skipped(create, change, tmp_path):
-    """A model then trains as one into which the weights alone were loaded."""
-    path = tmp_path / "a.weights.h5"
-    source = dense_model(create(0.1), [2, 2])
-    fit(source)
-    source.save_weights(path)
-    model, expected = (dense_model(optimization.lamb(0.1), [2, 2]) for _ in range(2))
-    expected.set_weights(model.get_weights())
-    for each in (model, expected):
-        change(each)
-    with pytest.warns(UserWarning, match="Skipping the optimizer state of the file, because Lamb"):
-        found = load_and_fit(model, path)
-    expected.set_weights(source.get_weights())
-    np.testing.assert_equal(found, fit(expected, 1))
-
-
-def test_moments_in_another_order_are_skipped():
-    variables = [tf.Variable(tf.ones(shape)) for shape in ([2, 3], [4])]
-    first, second = optimization.lamb(0.1), optimization.lamb(0.1)
-    first.apply_gradients([(tf.ones_like(variable), variable) for variable in variables])
-    store = {}
-    first.save_own_variables(store)
-    second.load_own_variables({name: np.asarray(array) for name, array in store.items()})
-    with pytest.warns(UserWarning, match="Skipping the optimizer state"):
-        second.apply_gradients([(tf.ones_like(v), v) for v in variables[::-1]])
-    assert int(second.iterations) == 1
-
-
-def test_a_global_seed_repeats_dropout():
-    """In a process of its own: tests/conftest.py keeps seeds from restarting random streams."""
-    code = """
-import numpy as np, tensorflow as tf
-from tests.albert_tf.test_keras_contract import CONFIG, INPUTS, AlbertEncoder
-encoder = AlbertEncoder(CONFIG)
-encoder(INPUTS)
-def draw():
-    tf.keras.utils.set_random_seed(5)
-    return [encoder(INPUTS, training=True)["pooled_output"].numpy() for _ in range(2)]
-first, second = draw(), draw()
-assert np.array_equal(first, second) and not np.array_equal(first[0], first[1])
-"""
-    run_code(code)
 
 
 def test_objects_of_keras_3_are_refused(monkeypatch):

@@ -81,14 +81,6 @@ def test_what_will_do(create):
     tf.nest.map_structure(partial(np.testing.assert_allclose, atol=1e-5), model(IDS), model(whole))
 
 
-def test_every_piece_is_scored_beside_hidden_states():
-    model = ALL["pretraining"]()
-    found, beside = model(IDS), model(IDS, hidden_states=True)
-    assert found["masked_lm_logits"].shape == [4, 6, 29]
-    for name, value in found.items():
-        np.testing.assert_allclose(value, beside[name], atol=1e-5)
-
-
 def test_choices_of_an_example_may_have_an_axis():
     """Keras divides arrays into batches by their first axis."""
     model = ALL["multiple_choice"]()

@@ -166,12 +166,6 @@ def test_the_last_block_computes_what_is_wanted(make, kwargs, last):
     assert rows == [BATCH * SEQ_LEN] * 3 + [BATCH * last]
 
 
-def test_gradients_are_those_of_all_positions():
-    model, batch = new_model(5), make_batch(5)  # not of make_model: a test above opened a graph
-    expected = loss_and_gradients(model, batch, hidden_states=True)
-    assert_near(loss_and_gradients(model, batch), expected)
-
-
 def test_recomputed_gradients_are_the_same():
     both = [new_model(5, recompute, hidden_dropout_prob=0.3) for recompute in (True, False)]
     seed = tf.constant([3, 4])
@@ -258,39 +252,6 @@ def test_bfloat16_is_near_float32(mixed_bfloat16):
     # bfloat16 has 8 bits: each of the 4 layers adds roundings of 2**-9 of its values.
     found, expected = loss_and_gradients(half, batch), loss_and_gradients(full, batch)
     assert_near(found, expected, 0.03, of_gradients=3.3)
-
-
-def test_float32_islands(mixed_bfloat16, monkeypatch):
-    """Softmax, normalization and logits see float32; what is between them bfloat16."""
-    model = new_model(4, num_hidden_layers=2)
-    seen = {"softmax": [], "rsqrt": [], "matmul": []}
-
-    def watch(module, name):
-        original = getattr(module, name)
-
-        def watched(x, *args, **kwargs):
-            seen[name].append(x.dtype)
-            return original(x, *args, **kwargs)
-
-        monkeypatch.setattr(module, name, watched)
-
-    for module, name in ((tf.nn, "softmax"), (tf.math, "rsqrt"), (tf, "matmul")):
-        watch(module, name)
-    batch = make_batch(4)
-    outputs = logits(model(batch))
-    assert set(seen["softmax"]) == set(seen["rsqrt"]) == {tf.float32}
-    # The types of pieces are looked up by a product; the last one is that with the vocabulary.
-    first, *between, last = seen["matmul"]
-    assert first == last == tf.float32 and set(between) == {tf.bfloat16}
-    assert {values.dtype for values in outputs.values()} == {tf.dtypes.float32}
-    # The product with the vocabulary takes the float32 table: only its other side is rounded.
-    head, positions = model.masked_lm, batch["masked_lm_positions"]
-    encoded = model.encoder(batch, positions=positions)["sequence_output"]
-    x = head.layer_norm(head.transform(encoded))
-    assert encoded.dtype == x.dtype == tf.bfloat16
-    table = model.encoder.embeddings.word_embeddings.numpy()
-    expected = tf.cast(x, tf.float32).numpy() @ table.T + head.output_bias.numpy()
-    np.testing.assert_allclose(outputs["masked_lm_logits"], expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])

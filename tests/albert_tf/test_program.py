@@ -1,16 +1,14 @@
 import json
 import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 
-from albert_tf.jobs import processor, program
+from albert_tf.jobs import program
 from albert_tf.storage import files
-from pipelines.training import strategy
-from tests.jobs import PROJECT, run_code
+from tests.jobs import run_code
 
 
 def stderr_of(body, *arguments, exit_code):
@@ -140,34 +138,6 @@ def test_writing_leaves_nothing_half_done(tmp_path, monkeypatch):
     assert path.read_text() == "first"
 
 
-def test_help_groups_flags_by_what_they_are_about():
-    code = """
-from absl import flags
-from albert_tf.jobs import program
-from pipelines.training import strategy
-strategy.define_strategy_flags()
-flags.DEFINE_string('mine', None, 'Its own.')
-program.define_max_seq_length()
-program.run(lambda _: None)
-"""
-    out = run_code(code, "--help", exit_code=0)[0]
-    own, shared = out.index("The program's own flags.\n"), out.index(strategy.__doc__[:20])
-    assert own < out.index("--max_seq_length: ") < out.index("--mine: Its own.")
-    assert shared < out.index("--strategy: <one_device|")
-    assert "--verbosity" not in out and "--helpfull" in out
-
-
-@pytest.mark.parametrize("call", ["program.run(lambda _: None)", "command.main()"])
-def test_help_into_a_closed_pipe_says_nothing_on_stderr(call):
-    code = f"from albert_tf.jobs import command, program\n{call}"
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-c", code, "--help"]
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=PROJECT)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 def test_sigterm_lets_a_program_remove_what_is_unfinished(tmp_path):
     body = f"""import os, signal
     try:
@@ -177,36 +147,3 @@ def test_sigterm_lets_a_program_remove_what_is_unfinished(tmp_path):
     err = stderr_of(body, exit_code=143)
     assert err == "\nterminated; run the same command again to resume\n"
     assert (tmp_path / "removed").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "code", "word"), [("SIGTERM", 143, "terminated"), ("SIGINT", 130, "interrupted")]
-)
-def test_a_signal_that_an_extension_module_turns_into_an_error_is_still_one(name, code, word):
-    body = f"""import os, signal
-    try:
-        os.kill(os.getpid(), signal.{name})
-    except BaseException:
-        raise RuntimeError("MISMATCH of exceptions")"""
-    err = stderr_of(body, exit_code=code)
-    assert err == f"\n{word}; run the same command again to resume\n"
-
-
-HAS = "this processor has bfloat16 instructions"
-LACKS = "this processor has no bfloat16 instructions"
-
-
-@pytest.mark.parametrize(
-    ("flags", "precision", "advice"),
-    [
-        ("avx512_bf16 amx_bf16", "float32", f"{HAS} (amx_bf16, avx512_bf16): --flag is faster"),
-        ("avx512_bf16", "bfloat16", f"{HAS} (avx512_bf16)"),
-        ("avx2", "float32", LACKS),
-        ("avx2", "bfloat16", f"{LACKS}: float32 is faster"),
-    ],
-)
-def test_advice_on_bfloat16(monkeypatch, tmp_path, flags, precision, advice):
-    monkeypatch.setattr(processor, "_CPU_INFO", str(tmp_path / "cpuinfo"))
-    assert processor.describe(precision, "--flag") == precision, "unknown: no advice"
-    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags\t\t: fpu {flags}\n\n")
-    assert processor.describe(precision, "--flag") == f"{precision}; {advice}"

@@ -92,21 +92,6 @@ def test_a_text_as_long_as_the_model_reads_and_one_that_is_longer(model, tokeniz
         scorer(["one", None])
 
 
-def test_size_of_batches(model, tokenizer):
-    def most_rows(model, text):
-        sizes = []
-        SentenceScorer(model, tokenizer, pieces_per_batch=100)([text] * 40, sizes.append)
-        return max(sizes)
-
-    text = next(t for n in range(1, 30) if len(tokenizer.encode(t := " ".join(WORDS[:n]))) == 7)
-    assert most_rows(model, text) == 6, "rows of 9 pieces are padded to 16"
-    # The logits of all rows need no more memory than the output of the feed-forward layer.
-    narrow = tiny_config(vocab_size=tokenizer.vocab_size, intermediate_size=4)
-    narrow = AlbertForPreTraining(narrow)
-    narrow.create_variables()
-    assert most_rows(narrow, text) == 400 // tokenizer.vocab_size < 6
-
-
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_embeddings_equal_those_by_hand(model, tokenizer, pooling):
     long = " ".join(WORDS * 9)

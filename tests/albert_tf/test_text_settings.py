@@ -106,17 +106,6 @@ def test_what_their_tokenizers_do_and_ours_do_not(vocabulary, tmp_path, name, co
         read_tokenizer(str(vocabulary.parent), str(elsewhere), {"do_lower_case": False})
 
 
-def test_special_tokens_are_no_added_tokens(vocabulary):
-    of_hugging_face(vocabulary, tokenizer_class="ElectraTokenizerFast", bos_token="<s>")
-    added = [
-        {"id": i, "content": piece} for i, piece in enumerate(AlbertTokenizer(vocabulary).pieces)
-    ]
-    (vocabulary.parent / "tokenizer.json").write_text(json.dumps({"added_tokens": added[:5]}))
-    decoder = {"added_tokens_decoder": {"5": {"content": "<s>"}}, "bos_token": "<s>"}
-    (vocabulary.parent / "special_tokens_map.json").write_text(json.dumps(decoder))
-    assert AlbertTokenizer(vocabulary).settings.keep_accents
-
-
 def test_latex_quotes(vocabulary):
     """As transformers' AlbertTokenizer reads them, with which the model was trained."""
     of_hugging_face(vocabulary)

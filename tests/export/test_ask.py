@@ -1,10 +1,8 @@
 """Programs that ask print the SavedModel's answers: ours, one in C, and saved_model_cli."""
 
 import os
-import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +11,7 @@ import tensorflow as tf
 import tensorflow_text
 from tensorflow.core.protobuf import saved_model_pb2
 
-from export import signatures
-from export.ask import _name_labels, ask, load
-from tests.export.task_models import TASKS, function_of
+from export.ask import ask, load
 from tests.jobs import finish, run, start
 
 # What the graph needs of tensorflow-text: SentencePiece, and Unicode normalization.
@@ -90,33 +86,6 @@ def test_wrong_questions_are_refused():
         assert "one of them" in run("export.ask", *flags, "--text=a", exit_code=2)[1]
 
 
-def test_as_many_options_as_the_model_takes(make_module, exported, monkeypatch):
-    module = make_module(TASKS["multiple_choice"])
-    model = tf.Module()
-    model.signatures = {"serving_default": function_of(module, "serving_default")}
-    monkeypatch.setattr(tf.saved_model, "load", lambda path: model)
-    question, call = {"question": ["Who sings?"], "context": ["Birds sing."]}, load(str(exported))
-    lines = ask(call, {**question, "options": [["Birds.", "Dogs.", "..."]]})
-    assert lines[1:4] == [
-        "question: Who sings?",
-        "context: Birds sing.",
-        "options: Birds., Dogs., ...",
-    ]
-    assert lines[4].startswith("  choice: ")
-    for options in (["Birds."], ["Birds.", "Dogs.", "A fox.", "..."]):
-        message = f"chooses among 3 options, not {len(options)}: give --options with 3 texts"
-        with pytest.raises(ValueError, match=message):
-            ask(call, {**question, "options": [options]})
-
-
-def test_places_of_labels_become_labels():
-    outputs = {"predicted": [[0, 1], [1, 1]], "probabilities": [[0.25, 0.75], [0.9, 0.8]]}
-    assert _name_labels(outputs, ["a", "b"]) == {
-        "predicted": [["b"], ["a", "b"]],
-        "probabilities": [["b 0.75", "a 0.25"], ["a 0.9", "b 0.8"]],
-    }
-
-
 @pytest.mark.slow
 def test_asking_loads_no_model_code(exported):
     before = "import atexit, sys; atexit.register(lambda: print(*sys.modules))"
@@ -168,21 +137,3 @@ def test_a_c_program_prints_the_same_numbers(exported, expected, tmp_path):
     for library in LIBRARIES:  # both are needed
         done = ask_in_c(program, exported, [library], TEXT + TEXT_PAIR)
         assert done.returncode == 1 and "Op type not registered" in done.stderr
-
-
-@pytest.mark.slow
-def test_saved_model_cli_prints_the_same_numbers(exported, expected, tmp_path):
-    # TensorFlow's command has no flag for libraries of operations: the import loads them.
-    inputs = f"text={TEXT!r};text_pair={TEXT_PAIR!r}"
-    command = ["run", "--dir", str(exported), "--tag_set", "serve"]
-    command += ["--signature_def", "serving_default", "--input_exprs", inputs]
-    command += ["--outdir", str(tmp_path)]
-    readme = Path(signatures.__file__).with_name("README.md").read_text(encoding="utf-8")
-    (script,) = re.findall(r'`python -c "(.*)" show --dir', readme)
-    done = subprocess.run(
-        [sys.executable, "-c", script, *command], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    for name in OUTPUTS:
-        numbers = np.load(tmp_path / f"{name}.npy")
-        np.testing.assert_allclose(numbers, expected[name], rtol=1e-5, atol=1e-5)

@@ -192,14 +192,6 @@ def test_calls_share_one_connection_and_repeat_what_a_busy_server_refuses(grpc_s
     assert len(peers) == 4 + 2 and len(set(peers)) == 1
 
 
-def test_spans_are_read():
-    spans = [{"start": 0, "end": 2, "label": "B", "text": "é\n", "probability": 0.5}]
-    outputs = {"spans": [json.dumps(spans), "[]"], "num_spans": [1, 0]}
-    assert client._with_spans_read(outputs) == {"spans": [spans, []], "num_spans": [1, 0]}
-    with pytest.raises(UserError, match=r"^spans=.*nan.*expected JSON in each row"):
-        client._with_spans_read({"spans": ['[{"probability": nan}]']})
-
-
 def test_encrypted_connections(answer, tmp_path, grpc_service, rest_handler):
     files = write_certificate(tmp_path, ["localhost"])
     own = tmp_path / "client.pem"

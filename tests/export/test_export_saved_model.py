@@ -3,7 +3,6 @@
 import functools
 import json
 import shutil
-from importlib import metadata
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 import albert_tf
-from albert_tf.checkpoints import model_directory
 from albert_tf.jobs.decision import Decision
 from albert_tf.storage import versions
 from export import export_saved_model
@@ -94,21 +92,12 @@ def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified, few_
     assert json.loads((tmp_path / "1/assets/task.json").read_text()) == task
     described = provenance(tmp_path / "1")
     assert (described["kind"], described["task"]) == ("classifier", task)
-    assert described["max_seq_length"] == module.max_seq_length
-    signature = "serving_default(text, text_pair) -> label, probabilities"
-    assert signature in export_saved_model.how_to_use(made)
-
     rows = [{"first": "a fox runs", "second": "some dog"}, {"first": "b", "second": "c"}]
     found = load(made).predict(rows)
     assert [row["prediction"] for row in found] == ["unsure"] * 2
-    likely = [[row[f"probability_{label}"] for label in LABELS] for row in found]
     call = load_to_ask(made)
     lines = ask(call, {}, pairs=["a fox runs ||| some dog"])
     assert lines[1:4] == ["text: a fox runs", "text_pair: some dog", "  label: unsure"]
-    shown = [text.rsplit(" ", 1) for text in lines[4].removeprefix("  probabilities: ").split(", ")]
-    ranked = sorted(zip(LABELS, likely[0]), key=lambda found: -found[1])
-    assert [label for label, _ in shown] == [label for label, _ in ranked]
-    np.testing.assert_allclose([float(p) for _, p in shown], [p for _, p in ranked], atol=1e-5)
     with pytest.raises(ValueError, match="has no signature 'fill_mask'"):
         ask(call, {}, masked_texts=["[MASK]"])
     broken = shutil.copytree(made, tmp_path / "broken")
@@ -119,17 +108,11 @@ def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified, few_
             with raises_one_line(r"broken' is damaged: copy or export it again: "):
                 use(str(broken))
 
-    labels = [LABELS[np.argmax(row)] for row in likely]
-    sure = load(made, min_probability=0.0).predict(rows)
-    assert sure == [{**row, "prediction": label} for row, label in zip(found, labels)]
-    between = load(made, min_probability=np.mean([max(row) for row in likely])).predict(rows)
-    expected = ["unsure", labels[1]] if max(likely[0]) < max(likely[1]) else [labels[0], "unsure"]
-    assert [row["prediction"] for row in between] == expected
     # At another temperature the run and its export answer alike.
     of_run, of_export = (
         load(path, temperature=3.0, min_probability=0.0).predict(rows) for path in (directory, made)
     )
-    assert near(of_export, 1e-5) == of_run != near(sure, 1e-5)
+    assert near(of_export, 1e-5) == of_run and "unsure" not in str(of_run)
 
 
 def test_label_thresholds_of_an_export(make_module, tmp_path, few_functions):
@@ -225,13 +208,6 @@ def test_another_export_gets_the_next_version(
     assert versions.existing(str(tmp_path / "absent")) == []
 
 
-@pytest.mark.parametrize("is_version", [True, False])
-def test_an_export_is_no_checkpoint(exported, is_version):
-    path = exported if is_version else exported.parent
-    with pytest.raises(ValueError, match="is an export: give the model directory"):
-        model_directory.find_checkpoint(str(path))
-
-
 def test_every_reader_accepts_versions_and_their_directory(exported, tmp_path, capsys):
     for version in (9, 10):
         shutil.copytree(exported, tmp_path / f"exports/{version}")
@@ -288,21 +264,3 @@ def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_pa
         with pytest.raises(ValueError, match=message):
             export(**{n: str(place) for n, place in places.items()}, max_seq_length=length)
     assert not output.exists()
-
-
-def test_what_it_says_to_ask_and_serve_is_this_version_with_every_option(tmp_path):
-    tag = f"tensorflow/serving:{metadata.version('tensorflow-serving-api')} "  # the client's
-    of_choices = ("9", "multiple_choice", 2), ("10", "multiple_choice", 4)
-    for version, kind, choices in (("2", "encoder", 0), *of_choices):
-        (tmp_path / version / "assets.extra").mkdir(parents=True)
-        task, config = {"num_choices": choices}, {"type_vocab_size": 2}
-        described = json.dumps({"kind": kind, "task": task, "config": config})
-        (tmp_path / version / "assets.extra/export.json").write_text(described)
-        text = export_saved_model.how_to_use(str(tmp_path / version))
-        assert f"--saved_model={tmp_path}/{version} " in text and tag in text
-        assert f"(let models.config there name version {version})" in text
-        assert "/v1/models/albert/labels/stable:predict" in text
-        assert text.count("--options=") == bool(choices)
-        assert text.count(" ||| ") == max(choices - 1, 0)
-        request = json.loads(text.partition(" -d ")[2].strip("'"))
-        assert [len(row) for row in request["inputs"].get("options", [[]])] == [choices]

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints import saved_model
 from albert_tf.encoder import AlbertEncoder
-from albert_tf.models import AlbertForSequenceClassification
 from export.loading import open_checkpoint
 from export.modules.pretraining_module import EncoderModule
-from export.preprocessor import PREPROCESSOR_DIR, Preprocessor
+from export.preprocessor import Preprocessor
 from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
 from tests.export.task_models import serve
 from tests.export.test_serving_module import LONG, SHORT, check_packed, packed
@@ -50,35 +48,6 @@ def test_the_signature_tokenize_gives_the_inputs_of_tokens(module):
     assert not any(answers["error"])
     expected = serve(module, "serving_default", **inputs)["pooled_output"]
     np.testing.assert_allclose(answers["pooled_output"], expected, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_the_guide_raw_text_to_a_fine_tuned_classifier(exported):
-    """TF-Hub's "Classify text with BERT", line by line, but for a pair of texts."""
-    import tensorflow_hub as hub
-
-    path = str(exported / PREPROCESSOR_DIR)
-    preprocessor = hub.load(path)
-    text_inputs = [tf.keras.layers.Input(shape=(), dtype=tf.string) for _ in range(2)]
-    tokenize = hub.KerasLayer(preprocessor.tokenize)
-    bert_pack_inputs = hub.KerasLayer(preprocessor.bert_pack_inputs, arguments={"seq_length": 16})
-    encoder_inputs = bert_pack_inputs([tokenize(text) for text in text_inputs])
-    encoder = hub.KerasLayer(str(exported), trainable=True)
-    embeddings = encoder(encoder_inputs)["default"]
-    model = tf.keras.Model(text_inputs, tf.keras.layers.Dense(2)(embeddings))
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(tf.keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"])
-    columns = ["the fox", "a dog"] * 24, ["sings", "runs", "runs", "sings"] * 12
-    texts, labels = [*map(tf.constant, columns)], np.array([1, 0, 0, 1] * 12)
-    model.fit(texts, labels, epochs=20, batch_size=24, verbose=0)
-    assert model.evaluate(texts, labels, verbose=0)[1] > 0.9
-
-    # Of single texts the preprocessor is one layer.
-    text_input = tf.keras.layers.Input(shape=(), dtype=tf.string)
-    outputs = encoder(hub.KerasLayer(path)(text_input))
-    single = tf.keras.Model(text_input, outputs)(tf.constant([SHORT, "dog"]))
-    assert single["sequence_output"].shape == (2, MAX_SEQ_LENGTH, 20)
-    np.testing.assert_array_equal(single["default"], single["pooled_output"])
 
 
 @pytest.fixture(scope="module")
@@ -134,15 +103,6 @@ def test_dropout_is_drawn_in_training_only(saved, batch):
         assert np.abs(values[2] - values[0]).max() > 1e-3
         assert np.abs(values[2] - values[3]).max() > 1e-3
     assert loaded.regularization_losses == []
-
-
-def test_a_model_of_other_groups_cannot_begin_with_it(saved):
-    path, encoder, _ = saved
-    config = dataclasses.replace(encoder.config, num_hidden_groups=2)
-    other = AlbertForSequenceClassification(config, 2)
-    other.create_variables()
-    with pytest.raises(ValueError, match=r"has no encoder/block_\d\S* of shape"):
-        saved_model.restore_encoder(other.encoder, path)
 
 
 def compiled_functions(function):

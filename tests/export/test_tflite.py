@@ -58,25 +58,6 @@ def test_a_pretrained_model_and_beams_have_the_graph_of_their_encoder(modules):
         fixed_graph.load(modules[BEAMS].served.model_dir, "question_answering")
 
 
-@pytest.mark.parametrize(
-    ("kind", "untrained"), [(None, "pooled_output"), ("pretraining", "sop_log_probs")]
-)
-def test_outputs_that_masked_lm_alone_did_not_train_are_named(
-    kind, untrained, model_dir, tmp_path, capsys
-):
-    trained = shutil.copytree(model_dir, tmp_path / "trained")
-    ids = dict(zip(FEATURES, (IDS, MASK, MASK)))
-    for objective in ("sop", "nsp", "none"):
-        run = {"sentence_objective": objective, "max_seq_length": LENGTH}
-        (trained / "run.json").write_text(json.dumps(run))
-        module = fixed_graph.load(str(trained), kind)
-        found = dict.fromkeys(fixed_graph.answer(module, ids), 0.0)
-        fixed_graph.write(module, str(tmp_path / "m.onnx"), b"", found, "")
-        out = capsys.readouterr().out
-        line = f"  not trained by the last run (--sentence_objective=none): {untrained}\n"
-        assert line in out if objective == "none" else "not trained" not in out
-
-
 def test_answers_that_are_not_finite_are_refused(modules, tmp_path):
     module = fixed_graph.load(modules["classifier"].served.model_dir, None)
     nan = {"probabilities": np.full([3, 3], np.nan, np.float32)}
@@ -155,13 +136,3 @@ def test_an_app_needs_the_files_beside_it_alone(wide, classifier_file):
         )
         expected = tf.nn.softmax(wide.model(tf.constant([pieces]))["logits"])
         np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
-
-
-def test_a_wordpiece_vocabulary_lies_beside(make_module, wordpiece, tmp_path):
-    module = make_module(TASKS["classifier of texts"], wordpiece)
-    fixed_graph.write(module, str(tmp_path / "toy.tflite"), b"", {}, "")
-    described = json.loads((tmp_path / "toy.tflite.json").read_text())
-    assert described["vocab_file"] == "toy.tflite.vocab.txt"
-    tokenizer = AlbertTokenizer(str(tmp_path / "toy.tflite.vocab.txt"), described["do_lower_case"])
-    assert tokenizer.sha256 == described["vocab_sha256"]
-    assert list(described["special_pieces"].items())[:2] == [("[PAD]", 0), ("[UNK]", 1)]

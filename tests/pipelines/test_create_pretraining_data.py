@@ -3,7 +3,6 @@ import hashlib
 import math
 import os
 import random
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines import create_pretraining_data as job
-from pipelines.data import shard_writer, text_files, unit_job
+from pipelines.data import shard_writer
 from pipelines.data.records import Manifest
 from tests.conftest import make_text
 from tests.jobs import run
@@ -160,48 +159,6 @@ def test_a_unit_may_become_several_shards(create, texts, tmp_path, monkeypatch):
         assert getattr(parts.splits["train"], count) == getattr(whole.splits["train"], count)
 
 
-def test_refuses_the_directory_of_another_job(create, texts, monkeypatch):
-    create()
-    for changes, message in (
-        ({"max_seq_length": 40}, "max_seq_length 41 there, 40 here"),
-        ({"input_file": texts / "a.txt"}, "input_file '2 files .*there, '1 files"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            create(**changes)
-    # Other code may cut the same files into other units.
-    monkeypatch.setattr(job, "_MIN_UNIT_BYTES", 3500)
-    with pytest.raises(ValueError, match=r"units '\d+, .*' there, '\d+, .*' here"):
-        create()
-
-
-@pytest.mark.parametrize("name", ["long.txt", "long.txt.gz"])
-def test_progress_inside_a_unit(create, tmp_path, monkeypatch, capsys, name):
-    text = make_text(120, seed=5).replace("\n\n", "\n").encode()  # one document
-    path = tmp_path / name
-    path.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
-    size, noted, seen = path.stat().st_size, [], []
-    monkeypatch.setattr(unit_job, "_SECONDS_BETWEEN_NOTES", 0)
-    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 4096)
-    write = unit_job.files.write_atomically
-
-    def write_and_look(file, content):
-        write(file, content)
-        if "partial-bytes" in file:
-            noted.append(int(content))
-            time.sleep(0.02)  # the thread of the progress looks meanwhile
-
-    monkeypatch.setattr(unit_job.files, "write_atomically", write_and_look)
-    monkeypatch.setattr(unit_job.Progress, "update", lambda _, *state: seen.append(state))
-    # Three units of plain text: the document begins in the first and ends in the last.
-    create(input_file=path, shard_bytes=size // 3 + 1)
-    done = [number for number, _ in seen]
-    assert max(noted) == size and len(set(done)) > 2 and done == sorted(done)
-    goes_beyond = any("past the end of its unit" in detail for _, detail in seen)
-    assert goes_beyond == (name == "long.txt")
-    assert done[-1] == size and not (goes_beyond and size in done[:-1])
-    assert not list((tmp_path / "records").glob("**/.*"))
-
-
 def test_units_cover_files_of_any_size():
     units = job.plan_units({"a": 25, "b": 0, "c.gz": 31, "d": 4, "e": 6, "f": 1}, shard_bytes=10)
     assert [unit.bytes for unit in units] == [8, 8, 9, 31, 10, 1]
@@ -237,10 +194,7 @@ def test_no_byte_is_left_out_or_done_twice(files, shard_bytes):
     assert [unit.index for unit in units] == list(range(len(units)))
 
 
-@pytest.mark.parametrize(("shard_bytes", "units"), [(10**6, 1), (900, 8)])
-def test_small_files_give_the_records_of_a_big_one(
-    create, texts, tmp_path, shard_bytes, units, monkeypatch
-):
+def test_small_files_give_the_records_of_a_big_one(create, texts, tmp_path, monkeypatch):
     documents = (texts / "a.txt").read_text(encoding="utf-8").split("\n\n")
     a, b, c, d, e, f, g = (document[:400] for document in documents[:7])
     small = tmp_path / "small"
@@ -251,16 +205,13 @@ def test_small_files_give_the_records_of_a_big_one(
     (small / "7.txt.gz").write_bytes(gzip.compress(g.encode()))
     (tmp_path / "once.txt").write_text("\n\n".join([a, b, c, d, e, f, g]))
     # Short segments are drawn for each file.
-    options = {"short_seq_prob": 0.0, "shard_bytes": shard_bytes}
+    options = {"short_seq_prob": 0.0, "shard_bytes": 900}
     once = create("once", input_file=tmp_path / "once.txt", **options)
     options.update(input_file=f"{small}/*", remove_duplicates=True)
     manifest = create(**options)
     assert (manifest.documents, manifest.duplicate_documents) == (7, 5)
     assert manifest.sentences == once.sentences
-    assert len(list((tmp_path / "records/units").glob("*.json"))) == units
-    if units == 1:
-        [shard] = manifest.splits["train"].shards
-        assert shard.source == f"8 files, {small}/0.txt to {small}/7.txt.gz"
+    assert len(list((tmp_path / "records/units").glob("*.json"))) == 8
     assert segments_of(tmp_path / "records") == segments_of(tmp_path / "once")
     # In any order of units, in each of the three passes.
     run, rng = job.beam_job.run, random.Random(3)

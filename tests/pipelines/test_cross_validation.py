@@ -14,7 +14,7 @@ from tests.pipelines.test_predict import read
 
 
 def run_folds(table, pretrained, output_dir):
-    more = ["--folds=2", "--random_seeds=2,1"]
+    more = ["--folds=2", "--random_seeds=2"]
     flags = table_flags(table, pretrained, output_dir, *more, splits=["train"])
     return run("pipelines.finetune", *(flag for flag in flags if "--eval_steps" not in flag))[0]
 
@@ -51,12 +51,12 @@ def test_each_row_is_predicted_by_the_run_without_it(two_folds, table):
 def test_a_killed_command_does_the_missing_folds_only(two_folds, table, pretrained, tmp_path):
     output_dir = shutil.copytree(two_folds[0], tmp_path / "folds")
     expected = (output_dir / "out_of_fold.csv").read_text()
-    for missing in ("results.json", "out_of_fold.csv", "fold_1/seed_1/results.json"):
+    for missing in ("results.json", "out_of_fold.csv"):
         (output_dir / missing).unlink()
     shutil.rmtree(output_dir / "fold_2")
     out = run_folds(table, pretrained, output_dir)
     written = re.findall(r"^curves .*folds/(.*)/curves\.png$", out, re.MULTILINE)
-    assert written == ["fold_1/seed_1", "fold_2/seed_2", "fold_2/seed_1"]
+    assert written == ["fold_2/seed_2"]
     assert (output_dir / "out_of_fold.csv").read_text() == expected
     flags = table_flags(table, pretrained, output_dir, "--folds=3", splits=["train"])
     _, err = run("pipelines.finetune", *flags, exit_code=2)

@@ -1,21 +1,16 @@
-import functools
 import json
 import shlex
 import shutil
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.text.tokenization import AlbertTokenizer
 from export.export_saved_model import export
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask
-from pipelines.tasks.reading.dev_split import split_off_dev
-from pipelines.tasks.running.seed_run import warn_of_one_label
 from pipelines.training.settings import LoopSettings
 from tests.builders import DEV, TEST, classification, finetune, make_rows, run_task, table_flags
 from tests.jobs import assert_same_bits, log, run, start, wait_for, weights
@@ -193,37 +188,26 @@ def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path)
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--task=rte", "give --data_dir"),
         ("", "error: give --task; see --help"),
         ("--task=rte --num_epochs=2 --num_train_steps=9", "exclude each other"),
         ("{own} --init_checkpoint={model} --num_epochs=0", "--num_epochs=0: expected a number"),
         ("{own} --class_weights=a=0", "'a=0' is no label=number; expected balanced"),
         ("--task=rte --data_dir=/nowhere", "--data_dir: there is no directory '/nowhere'"),
-        ("--task=classification", "give --train_file"),
-        ("--task=classification --train_file=/none.tsv", "no file matches '/none.tsv'"),
         ("{own}", "give --init_checkpoint"),
-        ("{own} --label_column=", "--label_column is empty: name the column"),
         ("{own} --text_column=label", "--text_column and --label_column both name the column"),
         ("--task=rte --data_dir=. --dev_file={train}", "is for sets of your own"),
-        ("--task=squad_v2 --data_dir=.", "there is no './train-v2.0.json'"),
         ("{own} --init_checkpoint={model} --albert_config=albert_base", "is the checkpoint's own"),
         ("--task=race --data_dir=. --random_seeds=1,1", "expected different whole numbers"),
-        ("--task=race --data_dir=. --random_seeds=-1", "expected different whole numbers"),
         ("--task=race --data_dir=. --labels=a,b", "--labels does not apply to --task=race"),
         ("{own} --doc_stride=64", "does not apply to --task=classification, only to squad_v1, squ"),
         ("--task=squad_v1 --data_dir=. --null_threshold=0", "only to squad_v2: remove"),
-        ("{own} --labels=a,a", "two different labels"),
         ("{own} --data_dir=.", "not --data_dir"),
         ("{own} --folds=5 --dev_fraction=0.1", "--folds divides the training rows: remove --dev_f"),
-        ("{own} --folds=1", "--folds=1"),
         ("{own} --folds=2 --learning_rate=1e-3,1e-4", "num_epochs: give one value each with --fol"),
         ("{own} --learning_rate=1e-3,0.001", "--num_epochs: learning_rate_0.001 is there twice"),
-        ("{own} --learning_rate=1e-3,-1", "--learning_rate=1e-3,-1"),
         ("{own} --init_checkpoint={model} --num_epochs=1,2 --eval_steps=0", "are compared on dev"),
-        ("{own}", "both --albert_config and --spm_model_file"),
         ("{own} --folds=95 --init_checkpoint={model}", "rows have 90 different texts: use fewer"),
         ("--task=glue --data_dir=. --folds=5", "--folds does not apply to --task=glue, only to cl"),
-        ("{own} --init_checkpoint={model} --text_column=body", "train.tsv"),
         (
             "{own} --init_checkpoint={model} --text_column=first,second",
             "; for two texts give --text_column=first --text_pai",
@@ -258,25 +242,6 @@ def test_a_frozen_encoder_and_one_label(table, pretrained, tmp_path, monkeypatch
     assert np.abs(ours[head]).max() > 1e-3, "biases begin at 0"
 
 
-@pytest.mark.parametrize(
-    ("known", "found", "warns"),
-    [
-        (["a", "b"], ["a", "a"], "'a'"),
-        (["a", "b"], ["a", "b"], None),
-        (["a", "a"], ["a", "a"], None),
-        (["a", "a,b"], ["", ""], "''"),
-        ([0.5, 1.5], [1.0, 1.0], "'1.0'"),
-        ([["O", "B-x"], ["O"]], [["O", "O"], ["O"]], "'O'"),
-        ([[{"start": 0}], [{"start": 1}]], [[], []], "''"),
-        (None, ["", ""], None),
-    ],
-)
-def test_what_counts_as_one_label(known, found, warns, capsys):
-    warn_of_one_label({"prediction": found, **({"label": known} if known else {})})
-    out = capsys.readouterr().out
-    assert f"on dev are {warns}:" in out if warns else not out
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pretraining", "encoder"])
 def test_it_begins_with_an_exported_model(table, pretrained, tmp_path, kind):
@@ -304,15 +269,6 @@ def test_the_default_length_is_that_of_the_checkpoint(
     assert ("was trained with at most 24 pieces" in capsys.readouterr().out) == warns
 
 
-def test_bias_correction_reaches_the_optimizer(table, pretrained, tmp_path, monkeypatch):
-    adamw = Mock(side_effect=KeyboardInterrupt)
-    monkeypatch.setattr(optimization, "adamw", adamw)
-    for given in (True, False):
-        with pytest.raises(KeyboardInterrupt):
-            finetune(table, pretrained, tmp_path / f"{given}", adamw_bias_correction=given)
-        assert adamw.call_args.args[2] is given
-
-
 def test_what_does_not_fit(table, pretrained, tiny_vocabulary, tmp_path):
     for changes, message in (
         ({"global_batch_size": 10, "gradient_accumulation_steps": 3}, "does not divide"),
@@ -331,20 +287,3 @@ def test_what_does_not_fit(table, pretrained, tiny_vocabulary, tmp_path):
     start = {"albert_config": str(one_type), "spm_model_file": str(tiny_vocabulary)}
     with pytest.raises(ValueError, match="are pairs of texts, but the model has one segment type"):
         finetune(table, None, tmp_path / "out", **start)
-
-
-def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatch, capsys):
-    divide = functools.partial(split_off_dev, fraction=0.1)
-    monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
-    notes = ["dev: a note", "warning: no sample"]
-    monkeypatch.setattr(finetune_lib, "describe_division", lambda *_: notes)
-    task, run_dir = classification(table, ["train"]), tmp_path / "run"
-    for _ in range(2):
-        run_task(task, pretrained, run_dir, divide=divide)
-    out = capsys.readouterr().out
-    assert "warning: dev has fewer than ten rows of 'other' " in out
-    assert notes[1] in out.rpartition("results.json")[2], "beside the figures, too"
-    assert (out.count(notes[0]), out.count(notes[1])) == (2, 4)
-    monkeypatch.setattr(finetune_lib, "DIVISION", "x")
-    with pytest.raises(ValueError, match=r"holds another run .*dev_division \d there, 'x' here"):
-        run_task(task, pretrained, run_dir, divide=divide)

@@ -99,31 +99,3 @@ def test_text_that_was_trained_on_is_not_evaluated(tmp_path, monkeypatch):
         new = {"initial": initial, "model_dir": str(tmp_path / "new"), "sources": [source]}
         with pytest.raises(ValueError, match="may have been trained on them"):
             pretrain._restore_initial_weights(None, SimpleNamespace(**new))
-
-
-def test_a_plateau_of_frequencies_is_reported_once(capsys):
-    for accuracies, expected in (
-        ([0.06, 0.061], False),  # too few
-        ([0.062, 0.071, 0.065], True),
-        ([0.055, 0.06, 0.066], False),  # it goes up
-        ([0.01, 0.06, 0.06, 0.06], True),
-        ([0.074, 0.074, 0.074], False),  # it knows more
-        ([0.0001, 0.002, 0.004], False),  # not even frequencies yet
-    ):
-        assert heldout.knows_frequencies_only(accuracies, 0.059, 3) is expected
-    none = {"loss": 0.0, "correct": 0.0, "weight": 0.0}
-    found = {
-        "losses": dict.fromkeys(("sentence_order", "separator", "openings"), none),
-        "layers": {"l2_distance": np.ones(1), "degrees": np.ones(1), "weight": np.ones(())},
-        "targets": np.array([6.0, 5.0, *[1.0] * 89]),
-    }
-    # Kept pieces are copied.
-    found["losses"]["masked_lm"] = {"loss": 900.0, "correct": 17.0, "weight": 100.0}
-    found["losses"]["masked_lm_at_mask"] = {"loss": 800.0, "correct": 5.6, "weight": 80.0}
-    # It lasts for three evaluations and 200 steps.
-    for eval_steps, at in ((1000, 3), (100, 3), (50, 5)):
-        evaluate, told = heldout.make_evaluation(lambda _: found, {}, eval_steps, str), []
-        for _ in range(6):
-            evaluate()
-            told.append("7.0%; the most frequent piece alone gives 6.0%" in capsys.readouterr().out)
-        assert told == [number == at for number in range(1, 7)]

@@ -3,7 +3,6 @@ import dataclasses
 import gzip
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,25 +13,12 @@ from pipelines import index_records as job
 from pipelines.data import records, training_order
 from pipelines.data.beam_job import Workers
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.pretraining_dataset import (
-    evaluation_dataset,
-    pretraining_dataset,
-    read_sources,
-)
-from pipelines.data.records import Manifest, serialize_segment, write_records
-from pipelines.data.segments import Segment
+from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
+from pipelines.data.records import Manifest, write_records
 from pipelines.evaluate import Evaluation, evaluate
 from tests.builders import raises_one_line, tiny_config
 from tests.jobs import run
-from tests.pipelines.data.small_records import (
-    CLS,
-    LENGTH,
-    PREDICTIONS,
-    contents,
-    static_example,
-)
-
-run_on_beam = job.beam_job.run
+from tests.pipelines.data.small_records import CLS, LENGTH, PREDICTIONS, static_example
 
 
 @pytest.fixture
@@ -81,16 +67,6 @@ def test_manifest_points_to_the_files(index, files, tmp_path, monkeypatch, capsy
         index(**job_of_these)
     with pytest.raises(ValueError, match="names every file of --input_file"):
         index(heldout_file=f"{files}/*")
-
-
-def test_the_case_is_the_vocabularys(files, tiny_vocabulary, tmp_path, in_this_process):
-    model = shutil.copy(tiny_vocabulary, tmp_path / "cased.model")
-    (tmp_path / "cased.json").write_text(json.dumps({"settings": {"do_lower_case": False}}))
-    settings = job.Settings(f"{files}/*", str(tmp_path / "indexed"), str(model))
-    assert not job.index_records(settings, Workers(num_workers=1)).do_lower_case
-    with pytest.raises(ValueError, match="was trained with --do_lower_case=false"):
-        other = dataclasses.replace(settings, text_flags={"do_lower_case": True})
-        job.index_records(other, Workers(num_workers=1))
 
 
 def test_training_sees_every_example_once_an_epoch(index, files, tokenizer, tmp_path, monkeypatch):
@@ -191,44 +167,6 @@ def test_a_damaged_file_is_one_line(index, files, tmp_path):
         with raises_one_line(message) as error:
             index(path, output=f"out{number}")
         assert path.name in str(error.value)
-
-
-@pytest.mark.parametrize("position", ["a", "b"])
-def test_a_broken_file_among_others_may_be_mended(index, files, tmp_path, position):
-    """If a file was finished before, other content makes it another job."""
-    broken = files / f"{position}.tfrecord"
-    good = broken.read_bytes()
-    write_records(str(broken), [static_example(n) for n in range(5)] + [b"broken"])
-    with pytest.raises(ValueError, match=f"^{broken}: record 6: is no tf.train.Example"):
-        index()
-    finished = sorted(path.name for path in (tmp_path / "indexed/units").glob("*.json"))
-    assert finished == [f"0000{i}-of-00003.json" for i in range("ab".index(position))]
-    broken.write_bytes(good)
-    if finished:
-        with pytest.raises(ValueError, match=r"input_file '3 files of .* to resume that run"):
-            index()
-    else:
-        assert index().splits["train"].examples == 311
-
-
-def test_on_beam_and_in_any_order(index, files, tmp_path, monkeypatch):
-    def in_another_order(work, units, *_):
-        return [work(units[i]) for i in (1, 2, 0)]
-
-    for output, run_units in (
-        ("in_order", job.beam_job.run),
-        ("shuffled", in_another_order),
-        ("on_beam", run_on_beam),
-    ):
-        monkeypatch.setattr(job.beam_job, "run", run_units)
-        index(output=output)
-        assert contents(tmp_path / output) == contents(tmp_path / "in_order")
-    # Of the first record the lengths of all are read.
-    segment = serialize_segment(Segment([5, 6], [0], 0, False), 1)
-    for record, fault in ((b"no", "is no tf.train.Example"), (segment, "no feature 'input_mask'")):
-        write_records(str(files / "b.tfrecord"), [record])
-        with pytest.raises(ValueError, match=rf"b\.tfrecord: record 1: .*{fault}"):
-            index(files / "b.tfrecord", output="none")
 
 
 @pytest.mark.slow

@@ -101,11 +101,7 @@ def test_the_program(pretrained, tmp_path):
     corpus = "The river is old; cats sleep.\n"
     (tmp_path / "corpus.txt").write_text(f"{corpus}{corpus}A dog sleeps.\n")
     table = write_json_lines(tmp_path / "a.jsonl", ROWS)
-    flags = [
-        f"--checkpoint={pretrained}",
-        f"--input_file={table}",
-        f"--output={tmp_path}/out",
-    ]
+    flags = [f"--checkpoint={pretrained}", f"--input_file={table}", f"--output={tmp_path}/out"]
     flags.append(f"--corpus={tmp_path}/corpus.txt")
     out, _ = run("pipelines.minimal_pairs", *flags)
     assert "3 pairs of 2 groups" in out and "mean of the groups" in out
@@ -148,19 +144,3 @@ def test_the_program(pretrained, tmp_path):
     write_json_lines(tmp_path / "a.jsonl", [empty])
     _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
     assert "group 'agreement': the sentence '\\u200b' has no pieces" in error
-
-
-def test_words_alone(tmp_path):
-    (tmp_path / "a.txt").write_text("The cats sleep. The cats are here\n")
-    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"He is here, he\n"))
-    counts = minimal_pairs.count_words([str(tmp_path / name) for name in ("a.txt", "b.txt.gz")])
-    assert counts == {"the": 2, "cats": 2, "sleep": 1, "are": 1, "here": 2, "he": 2, "is": 1}
-    found = minimal_pairs.sum_log_frequencies(counts, ["The CATS", "he sleeps.", ""])
-    # 11 words, 7 different; each counts once more, and there is one for all that do not occur.
-    np.testing.assert_allclose(np.exp(found), [9 / 19**2, 3 / 19**2, 1])
-    hindi = "\u0939\u093f\u0928\u094d\u0926\u0940"
-    assert minimal_pairs.words_of(f"{hindi}, cafe\u0301!") == [hindi, "cafe\u0301"]
-    for name, content in (("a.jsonl", b'{"text": "a"}'), ("empty.txt", b"?!"), ("b.txt", b"a\xff")):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=name):
-            minimal_pairs.count_words([str(tmp_path / name)])

@@ -1,10 +1,6 @@
 """Parquet files are read where tables and corpora are, and written by predict."""
 
-import datetime
-import decimal
 import json
-import random
-import tracemalloc
 from collections import Counter
 
 import pyarrow
@@ -16,11 +12,9 @@ from pipelines import create_pretraining_data as job
 from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.text_files import read_lines
 from pipelines.tasks.classification import ClassificationTask
-from pipelines.tasks.reading.token_files import FIELDS, iterate_examples
 from pipelines.train_vocab import VocabularySettings, train_vocab
 from tests.builders import raises_one_line
 from tests.conftest import make_text
-from tests.jobs import run_code
 from tests.pipelines.data.small_records import create_records
 from tests.pipelines.test_predict import predict, rows_of, write_csv
 
@@ -43,27 +37,6 @@ def test_a_table_reads_as_json_lines_do(tmp_path, labels):
     ]
     assert parsed[0] == parsed[1] and [example.text for example in parsed[0]] == TEXTS
     assert parsed[0][2].line == f"{path}:3"
-
-
-def test_types_of_columns(tmp_path):
-    """Categories are labels, lists are lists, dates and decimals are text as in a CSV."""
-    day = datetime.date(2026, 2, 3)
-    columns = {
-        "text": pyarrow.array([1_000_000_001, 0], pyarrow.timestamp("ns")),
-        "label": pyarrow.array(["x", "y"]).dictionary_encode(),
-        "unused": pyarrow.array([[1], [2]], pyarrow.list_(pyarrow.timestamp("ns"))),
-    }
-    task = ClassificationTask("own", {"train": str(write(tmp_path / "t.parquet", columns))})
-    assert task.read("train")[0].text == "1970-01-01 00:00:01.000000001"
-    columns = {"text": [day, day], "label": [decimal.Decimal("1.50"), decimal.Decimal("2.25")]}
-    path = write(tmp_path / "n.parquet", columns)
-    task = ClassificationTask("own", {"train": str(path)}, is_regression=True)
-    found = [(e.text, e.label) for e in task.read("train")]
-    assert found == [("2026-02-03", 1.5), ("2026-02-03", 2.25)]
-    columns = {"text": [["Ada", "met"], ["Bob"]], "label": [["B-per", "O"], ["B-per"]]}
-    path = write(tmp_path / "tags.parquet", columns)
-    found = [(e.words, e.tags) for e in iterate_examples(str(path), FIELDS, 0, True)]
-    assert found == [(("Ada", "met"), ("B-per", "O")), (("Bob",), ("B-per",))]
 
 
 FAULTS = {
@@ -178,34 +151,3 @@ def test_records_and_vocabulary_are_as_of_json_lines(corpus, tiny_vocabulary, ca
         made[name] = manifest.documents, manifest.pieces, pieces
     assert made["c.jsonl"] == made["c.parquet"]
     assert "1 compressed files, such as" in capsys.readouterr().out
-
-
-def test_memory_does_not_grow_with_the_file(tmp_path):
-    """One row group of 30 MB of text that does not compress."""
-    rng = random.Random(0)
-    texts = [rng.randbytes(1500).hex() for _ in range(10_000)]
-    path = write(tmp_path / "big.parquet", {"text": texts})
-    assert path.stat().st_size > 15e6 and parquet.ParquetFile(path).num_row_groups == 1
-    del texts
-    pool = pyarrow.default_memory_pool()
-    before = pool.bytes_allocated()
-    tracemalloc.start()
-    most = max(pool.bytes_allocated() for _ in read_lines(str(path))) - before
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert most < 10e6 and peak < 5e6
-
-
-def test_pyarrow_is_imported_for_a_parquet_file_only(tmp_path):
-    (tmp_path / "t.csv").write_text("text,label\na,b\n")
-    write(tmp_path / "t.parquet", {"text": ["a"]})
-    run_code(
-        "import sys\n"
-        "from pipelines import predict\n"
-        "from pipelines.data.text_files import read_lines\n"
-        "for name in ('t.csv', 't.parquet'):\n"
-        "    assert 'pyarrow' not in sys.modules\n"
-        "    list(read_lines(sys.argv[1] + '/' + name))\n"
-        "assert 'pyarrow' in sys.modules",
-        str(tmp_path),
-    )

@@ -1,7 +1,6 @@
 import csv
 import gzip
 import json
-import math
 import shutil
 import statistics
 
@@ -13,9 +12,7 @@ from albert_tf.jobs.decision import Decision
 from albert_tf.storage.errors import UserError
 from pipelines import predict as predict_lib
 from pipelines.predict import PredictionSettings
-from pipelines.tasks.classification import ClassificationTask
 from pipelines.tasks.running import fine_tuned
-from pipelines.tasks.task_flags import TASKS
 from tests.builders import DEV, make_rows, read_tsv, write_json_lines
 from tests.jobs import run
 
@@ -140,26 +137,6 @@ def test_answers_may_be_ignored_and_unknown_text_is_told(tuned, tmp_path, capsys
     assert summary["rows"] == 3 and summary["metrics"] == {}
     assert "rows     3; 1 cells with line ends\n" in capsys.readouterr().out
     assert [float(row["unknown_share"]) for row in read(tmp_path / "out.csv")] == [1, 1, 0]
-
-
-def test_a_task_is_restored_by_its_name(monkeypatch):
-    class Own(ClassificationTask):
-        """Another reader for models of a known kind."""
-
-    monkeypatch.setitem(TASKS, "own", Own)
-    model = {"kind": "classifier", "labels": ["a", "b"], "has_pairs": False}
-    found = [fine_tuned.task_of({**model, "task": name}, {}) for name in ("own", "cola", "theirs")]
-    assert [*map(type, found)] == [Own, ClassificationTask, ClassificationTask]
-    assert found[1].best_metric == "matthews_correlation"
-
-
-@pytest.mark.usefixtures("eager")
-def test_what_pandas_makes_of_an_empty_cell_is_an_empty_text(tuned):
-    missing = type("NAType", (), {})()  # as pandas.NA, without pandas
-    values = ("", math.nan, np.float64("nan"), np.float32("nan"), None, missing)
-    rows = [{"first": "a", "second": second} for second in values]
-    found = predict_lib.load(tuned / "seed_1").predict(rows)
-    assert [{**row, "id": "0"} for row in found] == [found[0]] * 6
 
 
 @pytest.mark.usefixtures("eager")

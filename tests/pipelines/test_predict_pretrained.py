@@ -11,9 +11,7 @@ import albert_tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
-from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import open_checkpoint
-from pipelines import minimal_pairs
 from pipelines import predict as predict_lib
 from pipelines.tasks.running import pretrained as pretrained_lib
 from pipelines.tasks.squad import SquadTask
@@ -65,45 +63,11 @@ def test_scores_are_those_of_python(pretrained, loaded, texts_file, monkeypatch)
     assert rows[1]["num_pieces"] > 999 and rows[1]["num_words"] is None, "too long"
 
 
-def test_masking_by_piece(pretrained, loaded, texts_file):
-    found = answers(pretrained, texts_file, masking="piece")[2]["log_likelihood"]
-    expected = SentenceScorer(*loaded, masks_rest_of_word=False)(TEXTS)[2].log_likelihood
-    assert found == pytest.approx(expected, abs=1e-3)
-    assert abs(SentenceScorer(*loaded)(TEXTS)[2].log_likelihood - expected) > 0.01
-    with pytest.raises(UserError, match="exists, and not from this model"):
-        answers(pretrained, texts_file)
-
-
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_embeddings_are_those_of_python(pretrained, loaded, texts_file, pooling):
     rows = answers(pretrained, texts_file, answers=f"{pooling}_embedding")
     expected = TextEmbedder(*loaded, pooling)(TEXTS)
     np.testing.assert_allclose([row["embedding"] for row in rows], expected, atol=1e-5)
-
-
-@pytest.fixture
-def encoded(monkeypatch):
-    """Returns a list, to which each text is added when it is tokenized."""
-    texts, encode = [], AlbertTokenizer.encode_batch
-
-    def counted(self, batch):
-        texts.extend(batch)
-        return encode(self, batch)
-
-    monkeypatch.setattr(AlbertTokenizer, "encode_batch", counted)
-    return texts
-
-
-@pytest.mark.parametrize("answer", ["score", "mean_embedding"])
-def test_each_text_is_tokenized_once(answer, pretrained, texts_file, encoded):
-    answers(pretrained, texts_file, answers=answer)
-    assert encoded == TEXTS
-
-
-def test_each_sentence_of_pairs_is_tokenized_once(loaded, encoded):
-    pairs = [minimal_pairs.Pair(TEXTS[0], TEXTS[3], "group")]
-    minimal_pairs.score(SentenceScorer(*loaded), pairs)
-    assert encoded == [TEXTS[0], TEXTS[3]]
 
 
 def test_unfinished_fine_tuning_is_no_pretrained_model(pretrained, tmp_path):

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -32,6 +33,7 @@ NAMES = "learning_rate global_batch_size hidden_dropout_prob classifier_dropout_
 NAMES += ["num_train_steps", "num_warmup_steps", "max_seq_length"]
 
 
+@functools.cache
 def flags_of(program, folder):
     """Flags of each recipe, as the program reads them."""
     code = """
@@ -96,7 +98,7 @@ def test_the_parts_of_the_hour_follow_one_another():
 
 
 def test_the_parts_of_the_night_follow_one_another():
-    parts = flags_of("pretrain", PROJECT / "pipelines/recipes/night")
+    parts = {**flags_of("pretrain", PROJECT / "pipelines/recipes/night")}
     masks, short, *chain = (parts.pop(n) for n in ("masks", "32", "64", "64_four", "cool"))
     assert not parts
     hour = flags_of("pretrain", PROJECT / "pipelines/recipes/hour")["32"]
@@ -110,20 +112,6 @@ def test_the_parts_of_the_night_follow_one_another():
     assert_chained(chain, [2, 4, 6])
     unshared = {**chain[-1], "albert_config": "pipelines/recipes/night/six_unshared_layers.json"}
     assert config_of(unshared) == {**config_of(chain[-1]), "parameter_sharing": "none"}
-
-
-def test_the_parts_of_the_order_recipe_follow_one_another():
-    parts = flags_of("pretrain", PROJECT / "pipelines/recipes/order")
-    parts.pop("openings")  # a run of its own
-    assert parts.keys() == {"order", "sentences", "segments"}
-    order, sentences = (parts[name] for name in ("order", "sentences"))
-    for name, flags in parts.items():
-        assert flags["max_seq_length"] == (52 if name in ("order", "sentences") else 128)
-        assert flags["optimizer"] == ("adamw" if name in ("order", "sentences") else "lamb")
-        assert flags["separator_order_loss"] and flags["sentence_objective"] == "sop"
-        assert shape_of(flags) == shape_of(order)
-    differing = {name for name in order if order[name] != sentences[name]}
-    assert differing - {"flagfile"} == {"record_weights", "num_train_steps", "num_warmup_steps"}
 
 
 @pytest.fixture(autouse=True)
@@ -179,19 +167,6 @@ def test_published_counts_of_the_papers_rows():
         count = without_pooler if config.parameter_sharing == "none" else with_pooler
         expected = ours_of.get(name, int(millions.replace(",", "")))
         assert round(count / 1e6) == expected, name
-
-
-def test_flags_of_the_papers_rows():
-    parsed = flags_of("pretrain", PROJECT / "pipelines/recipes/paper")
-    names = ("albert_config", "sentence_objective", "num_train_steps", "learning_rate")
-    assert {name: tuple(flags[flag] for flag in names) for name, flags in parsed.items()} == {
-        "common": ("albert_base", "sop", 125_000, 0.00176),
-        "bert_large_400k": ("bert_large", "sop", 400_000, 0.00176),
-        **{
-            f"sentence_{objective}": ("albert_base_v1", objective, 125_000, 0.00176)
-            for objective in ("none", "nsp", "sop")
-        },
-    }
 
 
 @pytest.mark.slow

@@ -1,21 +1,15 @@
 """A full disk and killed processes: the records are those of an undisturbed job, byte for byte."""
 
 import contextlib
-import errno
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
-from albert_tf.storage.errors import UserError
-from pipelines.data import unit_job
-from pipelines.data.beam_job import Workers
 from pipelines.data.records import Manifest
 from tests import builders, jobs
 from tests.builders import raises_one_line
@@ -93,6 +87,7 @@ def small_disk(directory, kilobytes):
         subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_loses_nothing(corpus, tiny_vocabulary, undisturbed, tmp_path):
     with small_disk(tmp_path / "disk", 700) as disk:
         output = disk / "records"
@@ -105,27 +100,6 @@ def test_a_full_disk_is_one_line_and_loses_nothing(corpus, tiny_vocabulary, undi
         create(corpus, tiny_vocabulary, output)
         assert contents(output) == undisturbed
         assert before.items() <= finished_shards(output, undisturbed).items()
-
-
-def test_where_not_even_the_error_fits(tmp_path, monkeypatch, in_this_process):
-    """An empty file does."""
-    full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-    monkeypatch.setattr(unit_job.files, "write_atomically", full)
-    with pytest.raises(UserError, match="the disk is full: free space at"):
-        unit_job.run_units("full", full, [unit_job.Unit("a", 0)], str(tmp_path), Workers())
-
-
-def test_what_dying_workers_begin_is_tidied_up(tmp_path):
-    """A killed job's workers live on for an instant, beside the job that resumes."""
-    late = {"a": ".train.partial-1", "b": "units/.unit.json.partial-1"}
-    units = [unit_job.Unit(name, 0) for name in late]
-
-    def touch(unit):
-        (tmp_path / late[unit.name]).touch()
-        return b"done"
-
-    unit_job.run_units("late", touch, units, str(tmp_path), Workers(num_workers=1))
-    assert contents(tmp_path) == dict.fromkeys(("units/a.json", "units/b.json"), b"done")
 
 
 @pytest.mark.slow
@@ -148,23 +122,6 @@ def test_a_killed_job_resumes(corpus, tiny_vocabulary, undisturbed, tmp_path, se
     assert contents(tmp_path) == undisturbed
     assert len(before) > 10
     assert before.items() <= finished_shards(tmp_path, undisturbed).items()
-
-
-@pytest.mark.slow
-def test_twenty_terminations(corpus, tiny_vocabulary, undisturbed, tmp_path):
-    """The exit code is SIGTERM's, whichever processes of the job get it; the job then resumes."""
-    rng = random.Random(5)
-    for trial in range(20):
-        output, workers = tmp_path / str(trial), f"--num_workers={1 + (trial % 4 > 0)}"
-        process = start(corpus, tiny_vocabulary, output, workers)
-        wait_for_files(output, "units/*.hashes", 1, process)
-        time.sleep(rng.random())
-        if trial % 2:
-            subprocess.run(["pkill", "-TERM", "-P", str(process.pid)], check=False)
-        process.terminate()
-        finish(process, 128 + signal.SIGTERM)
-    finish(start(corpus, tiny_vocabulary, output, "--num_workers=2"))
-    assert contents(output) == undisturbed
 
 
 @pytest.mark.slow

@@ -1,17 +1,14 @@
 import json
 import os
 import re
-import time
 
 import pytest
-import sentencepiece
 
 from albert_tf.checkpoints.pretrained import read_tokenizer
-from albert_tf.text.settings import TextSettings, preprocess, resolve
+from albert_tf.text.settings import resolve
 from albert_tf.text.tokenization import AlbertTokenizer
-from pipelines import train_vocab as program
 from pipelines.data.corpus import TextFormat
-from pipelines.data.vocabulary_report import lost_marks, report
+from pipelines.data.vocabulary_report import lost_marks
 from pipelines.finetune import initial_model
 from pipelines.train_vocab import VocabularySettings, train_vocab
 from tests.conftest import make_text
@@ -110,30 +107,6 @@ def test_done_is_not_done_again(corpus, tmp_path, capsys):
     assert sorted(p.suffix for p in tmp_path.iterdir()) == [".model", ".txt", ".vocab"]
 
 
-def test_a_drawn_part_of_the_text_is_the_same_every_time(corpus, tmp_path):
-    a, b, c = (
-        listing(train(corpus, tmp_path, name, input_sentence_size=size, vocab_size=61))
-        for name, size in {"a": 150, "b": 150, "c": 10_000}.items()
-    )
-    assert a == b != c
-
-
-@pytest.mark.parametrize(("long_line", "vocab_size"), [("z" * 200_003, 24), ("z " * 100_000, 23)])
-def test_long_lines_count_and_take_no_longer(tmp_path, long_line, vocab_size):
-    path = tmp_path / "corpus.txt"
-    path.write_text("short words\n" * 101 + long_line + "\n")
-    started = time.monotonic()
-    assert any("z" in piece for piece in listing(train(path, tmp_path, vocab_size=vocab_size)))
-    assert time.monotonic() - started < 9
-    # Breaking lines loses nothing.
-    for text in (long_line, "a " * 2000 + "b", "x" * 6001, "y" * 1999 + " z", "y" * 2000 + " z"):
-        lines = [line[0] for line in program._LINE.finditer(text)]
-        assert "".join(lines).replace(" ", "") == text.replace(" ", "")
-        assert max(map(len, lines)) <= 2000
-        if " " in text:
-            assert " ".join(lines).strip() == text.strip()
-
-
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 def test_byte_fallback_leaves_no_unknown_text(corpus, tmp_path, model_type):
     prefix = train(corpus, tmp_path, vocab_size=331, byte_fallback=True, model_type=model_type)
@@ -157,32 +130,6 @@ def test_report_is_on_lines_that_training_did_not_see(tmp_path, capsys):
     prefix = train(path, tmp_path, "small", character_coverage=1.0)
     assert "on 100 lines of the training text" in capsys.readouterr().out
     assert any("ж" in piece for piece in listing(prefix))
-
-
-def test_report(tiny_vocabulary):
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(tiny_vocabulary))
-
-    def of(*lines):
-        return report(processor, lines, "here")
-
-    text = of("the “fox” sings", "seven 葉 small birds")
-    assert re.search(r"1\d\d pieces; on 2 lines here", text)
-    assert "hint: curly quotes" in text and "--character_coverage" in text
-    assert "'“' 1, '”' 1, '葉' 1" in text
-    assert "hint" not in of("the fox 葉")
-    # Digits are rare in novels, so that the coverage omits some, and numbers lose their values.
-    assert "hint: the digits 1 4 9 are unknown to this vocabulary: raise" in of("the fox 1914")
-    for letters, script in (("дело было", "Cyrillic"), ("中文字", "Han")):
-        line, others = preprocess(f"the fox {letters}", TextSettings()), ["seven small birds"] * 90
-        text = of(*[line] * 7, *others)
-        assert f"hint: 100 % of the {script} letters, which are " in text
-        assert "--byte_fallback" in text
-        assert "hint" not in of(line, *others)
-    pieces = len(processor.encode("the fox sings"))
-    assert f"{pieces / 3:.2f} pieces per word" in of("the fox sings")
-    # `▁` and one <unk> a line; 2 of 3 letters have no spaces between them
-    assert "0.67 pieces per character" in of("字字ж")
-    assert "0.67 pieces per word" not in of("字жж")
 
 
 def test_report_shows_words_that_lose_a_mark(tmp_path, capsys):
@@ -219,10 +166,3 @@ def test_lower_case_is_the_vocabularys(tmp_path):
                 resolve(model, {"do_lower_case": flag})
         else:
             assert resolve(model, {"do_lower_case": flag}).get("do_lower_case", True) is expected
-
-
-def test_a_log_has_fewer_lines_than_a_terminal(corpus, tmp_path, monkeypatch, capsys):
-    for between, has_lines in (({True: 0.001, False: 60}, False), ({False: 0.001}, True)):
-        monkeypatch.setattr(program, "_SECONDS_BETWEEN_LINES", between)
-        train(corpus, tmp_path, f"vocabulary{has_lines}")
-        assert (" so far\n" in capsys.readouterr().out) == has_lines

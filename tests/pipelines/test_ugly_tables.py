@@ -6,7 +6,6 @@ import re
 import pytest
 
 from pipelines.tasks.classification import ClassificationTask
-from pipelines.tasks.reading.tables import read_table
 from tests.builders import raises_one_line
 from tests.pipelines.data.test_corpus import COMPRESS
 
@@ -114,29 +113,6 @@ def test_what_the_csv_module_writes_is_read(tmp_path, separator, name):
             style = {"delimiter": separator, "quoting": quoting, "lineterminator": line_end}
             csv.writer(buffer, **style).writerows([("text", "label"), *rows])
             assert text_and_label(task_of(tmp_path, name, buffer.getvalue()).read("train")) == rows
-
-
-CELLS = {
-    "a letter with a comma a line": '"Dear Sir, thank you\nfor that",pos\n',
-    "a line that ends with a comma": '"Dear Sir,\nthank you,\nand bye",\nfine,\n',
-    "a line that begins with a short text": '"Hello\nThanks, Bob",pos\nThanks,neg\nThanks,pos\n',
-    "decimal commas": '"Note 2,5\nwarum 2,3?\noder, 4",2\n' + "a,2\nb,5\nc,3\n" * 4,
-    "thousands": '"It has 3,500\nor, 1,500\ninhabitants",500\n' + "a,500\nb,1500\n" * 4,
-    "yes and no": '"Are you coming\nwell, yes\nfine, no\nbye",no\n' + "a,yes\nb,no\n" * 4,
-    "12,000 different cells are no labels": (
-        '"text 6, well\ntext 7,yes\ntext 8,no",a\n'
-        + "".join(f"text {i % 12_000},{'ab'[i % 2]}\n" for i in range(24_000))
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CELLS)
-def test_cells_of_several_lines_are_read(tmp_path, case):
-    rows = CELLS[case]
-    (tmp_path / "t.csv").write_text(ONE + rows)
-    texts = [row["text"] for _, row in read_table(str(tmp_path / "t.csv"), ["text", "label"])]
-    in_first = rows[: rows.index('",')].count("\n")
-    assert texts[0].count("\n") == in_first and len(texts) == rows.count("\n") - in_first
 
 
 def test_files_that_may_be_without_answers(tmp_path):

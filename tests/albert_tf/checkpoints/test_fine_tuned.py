@@ -10,7 +10,6 @@ import tensorflow as tf
 import albert_tf
 from albert_tf.checkpoints import name_map
 from albert_tf.checkpoints.fine_tuned import _kind_of
-from albert_tf.jobs.decision import Decision
 from albert_tf.kinds import KINDS
 from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import open_checkpoint
@@ -145,26 +144,6 @@ def test_what_has_no_counterpart(tiny_vocabulary, tmp_path):
         assert not (tmp_path / "out").exists()
 
 
-def test_a_model_of_squad_2_of_others(tiny_vocabulary, tmp_path, capsys):
-    task = {"kind": "question_answering", **TASKS["question_answering"]}
-    paths = {"input_path": str(written_by_others(tmp_path, task, tiny_vocabulary))}
-    convert_fine_tuned(**paths, output_dir=str(tmp_path / "b"))
-    assert (
-        "if that was SQuAD 2.0, pass --null_threshold=0 here or to predict"
-        in capsys.readouterr()[0]
-    )
-    convert_fine_tuned(
-        **paths, output_dir=str(tmp_path / "c"), decide=Decision(null_threshold=0.0).apply
-    )
-    assert "SQuAD" not in capsys.readouterr()[0]
-    rows = [{"question": "who?", "context": "a fox"}]
-    assert "null_odds" not in load(tmp_path / "b").predict(rows)[0]
-    none = load(tmp_path / "b", null_threshold=-1e9).predict(rows)[0]
-    answered = load(tmp_path / "c", null_threshold=1e9).predict(rows)[0]
-    assert none["prediction"] == "" != answered["prediction"]
-    assert none["null_odds"] == answered["null_odds"]
-
-
 @pytest.mark.parametrize("read", [albert_tf.from_pretrained, open_checkpoint])
 @pytest.mark.parametrize("kind", ["classifier", "multiple_choice"])
 def test_pairs_meet_a_model_of_one_segment_type(kind, read, tiny_vocabulary, tmp_path):
@@ -186,13 +165,6 @@ def test_a_directory_of_seeds(tuned, tiny_vocabulary):
             ValueError, match=r"is a part of the fine-tuned model '(.*)': name '\1'"
         ):
             read(f"{tuned}/seed_1/checkpoints/")
-
-
-def test_choices_without_a_number(tiny_vocabulary, tmp_path):
-    task = {"kind": "multiple_choice", **TASKS["multiple_choice"]}
-    theirs = written_by_others(tmp_path, task, tiny_vocabulary)
-    with pytest.raises(ValueError, match="does not state its number of options"):
-        convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "b"))
 
 
 @pytest.mark.slow

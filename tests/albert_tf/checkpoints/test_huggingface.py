@@ -1,13 +1,11 @@
 import json
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import safetensors.numpy
-import tensorflow as tf
 
-from albert_tf.checkpoints import huggingface, name_map, pretrained
+from albert_tf.checkpoints import huggingface, name_map
 from albert_tf.storage.errors import UserError
 from tests.albert_tf.checkpoints.test_name_map import change_config, make_model, without, write
 
@@ -106,23 +104,6 @@ def test_tied_copies_of_huggingface(out):
         huggingface.read(str(out))
 
 
-def test_half_precision_of_huggingface(out):
-    def change(tensors):
-        dtypes = {True: tf.bfloat16.as_numpy_dtype, False: np.float16}
-        return {name: array.astype(dtypes["albert" in name]) for name, array in tensors.items()}
-
-    change_huggingface(out, change)
-    weights = huggingface.read(str(out)).weights
-    assert {array.dtype for array in weights.values()} == {np.dtype(np.float32)}
-
-
-def test_notes_about_config_of_huggingface(out):
-    change_config(out, "config.json", hidden_act="gelu", layer_norm_eps=1e-5)
-    imported = huggingface.read(str(out))
-    assert imported.config.hidden_act == "gelu"
-    assert "tanh form" in imported.notes[0] and "1e-05" in imported.notes[1]
-
-
 @pytest.mark.parametrize("length", [90, 90_000])
 def test_damaged_file_of_huggingface(length, out):
     (out / "model.safetensors").write_bytes(b"0123456789" * (length // 10))
@@ -153,24 +134,6 @@ def test_weights_in_several_files(out):
         huggingface.read(str(out))
 
 
-def test_names_and_config_of_bert(tmp_path):
-    write("huggingface", tmp_path, make_model(**BERT))
-    tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
-    layer = "bert.encoder.layer.3."
-    assert tensors[layer + "attention.self.query.weight"].shape == (20, 20)
-    assert tensors[layer + "intermediate.dense.weight"].shape == (28, 20)
-    assert {layer + "attention.output.LayerNorm.bias", "bert.pooler.dense.bias"} <= set(tensors)
-    assert {"cls.predictions.bias", "cls.seq_relationship.weight"} <= set(tensors)
-    assert len(tensors) == 5 + 4 * 16 + 2 + 5 + 2
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert (config["model_type"], config.pop("hidden_act")) == ("bert", "gelu")
-    assert "bos_token_id" not in config
-    assert config["architectures"] == ["BertForPreTraining"]
-    # Without hidden_act it is the exact gelu.
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    assert huggingface.read(str(tmp_path)).config.hidden_act == "gelu_erf"
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -188,16 +151,3 @@ def test_what_is_no_bert(changes, message, tmp_path):
     change_huggingface(tmp_path, lambda tensors: {**tensors, "x": np.zeros(99999)})
     with pytest.raises(UserError, match=message):
         huggingface.read(str(tmp_path), allow_missing=".")
-
-
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_a_cased_vocabulary_that_is_lower_cased_gets_a_note(tmp_path, do_lower_case):
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "EU", "UK", "US", "us", "##a", "b"]
-    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    tokenizer = pretrained.read_tokenizer(
-        str(tmp_path), text_settings={"do_lower_case": do_lower_case}
-    )
-    model = SimpleNamespace(config=SimpleNamespace(vocab_size=len(pieces)))
-    _, notes = pretrained.fit_to_vocabulary(model, tokenizer)
-    assert len(notes) == do_lower_case
-    assert all("'US'" in note and "--nodo_lower_case" in note for note in notes)

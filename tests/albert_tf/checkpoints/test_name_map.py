@@ -3,7 +3,6 @@ import json
 
 import numpy as np
 import pytest
-import safetensors.numpy
 import tensorflow as tf
 
 from albert_tf.checkpoints import google, huggingface, name_map
@@ -79,19 +78,6 @@ def test_half_sharing_is_written_as_copies(writer, sharing, tmp_path):
     ids = tf.constant([[2, 7, 9, 3, 11, 3]])
     for name, logits in model(ids).items():
         np.testing.assert_array_equal(copied(ids)[name], logits)
-
-
-def test_huggingface_names_and_layout(tmp_path):
-    write("huggingface", tmp_path / "out", make_model(num_hidden_groups=2, embedding_size=20))
-    tensors = safetensors.numpy.load_file(tmp_path / "out/model.safetensors")
-    layer = "albert.encoder.albert_layer_groups.1.albert_layers.0."
-    assert tensors[layer + "ffn.weight"].shape == (28, 20)
-    projection = tensors["albert.encoder.embedding_hidden_mapping_in.weight"]
-    np.testing.assert_array_equal(projection, np.eye(20))
-    assert "predictions.decoder.weight" not in tensors
-    config = json.loads((tmp_path / "out/config.json").read_text())
-    assert config["architectures"] == ["AlbertForPreTraining"]
-    assert (config["hidden_act"], config["num_hidden_groups"]) == ("gelu_new", 2)
 
 
 def change_google(directory, change):

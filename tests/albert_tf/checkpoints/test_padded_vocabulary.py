@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import albert_tf
-from albert_tf.checkpoints import huggingface, model_directory, name_map, pretrained
+from albert_tf.checkpoints import huggingface, model_directory, name_map
 from albert_tf.kinds import KINDS
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
@@ -70,9 +70,3 @@ def test_our_directories_are_refused_before_training(tokenizer, tmp_path, capsys
     asked = [load(path).predict(["the river"])[0]["log_likelihood"] for path in (old, new)]
     assert asked[0] == asked[1] and capsys.readouterr().out.count("dropped") == 1
     assert read_initial_model(new).config.vocab_size == tokenizer.vocab_size
-
-
-def test_a_random_masked_lm_stays_known(tokenizer):
-    model = padded(tokenizer)
-    model.mark_missing("masked_lm/transform/kernel")
-    assert pretrained.fit_to_vocabulary(model, tokenizer)[0].masked_lm.is_drawn_afresh

@@ -106,18 +106,6 @@ def test_a_torch_file_that_takes_more_than_it_is_long(arguments, message, torch_
         huggingface.read(str(torch_dir), allow_missing=".")
 
 
-def test_torch_tensors_that_are_no_weights(torch_dir, trained, monkeypatch):
-    sparse = tensor(np.zeros(1), side_effect=TypeError("can't convert Sparse layout tensor"))
-    large = {f"x{i}": tensor(np.zeros(1, np.float32), repeated=5_000) for i in range(9)}
-    for tensors, message in (
-        (large, "declares more values"),  # together, than their file has
-        ({"x": sparse}, "can't convert Sparse"),
-    ):
-        fake_torch(monkeypatch, "2.10.0", tensors)
-        with pytest.raises(ValueError, match=f"is damaged.*{message}"):
-            huggingface.read(str(torch_dir))
-
-
 def grow(config_file):
     """A config of 16 GB for weights of some KB."""
     sizes = {"vocab_size": 800_000, "embedding_size": 5_000}
@@ -157,17 +145,6 @@ def test_an_index_that_declares_more_than_its_data(number, size, tmp_path, train
         write_again(str(tmp_path / path), more, f"{size} 0,2")
         with pytest.raises(ValueError, match="its index declares more than its data hold"):
             read(str(directory))
-
-
-def test_a_checkpoint_of_texts(tmp_path, trained):
-    write("google", tmp_path, trained)
-    prefix = str(tmp_path / google.CHECKPOINT)
-    write_again(prefix, {"labels": np.array(["a", "b"])}, "")
-    assert google.read(str(tmp_path), allow_unused="labels").config == trained.config
-    bias = {"cls/predictions/output_bias": np.array(["1.0"] * trained.config.vocab_size)}
-    write_again(prefix, bias, "")
-    with pytest.raises(ValueError, match="cls/predictions/output_bias is of string: expected fl"):
-        google.read(str(tmp_path), allow_unused="labels")
 
 
 def test_several_checkpoints(tmp_path, trained, monkeypatch):

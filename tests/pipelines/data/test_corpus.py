@@ -206,15 +206,6 @@ def test_memory_does_not_grow_with_the_file(tmp_path, input_format):
     assert peak < 9_000_000
 
 
-def test_range_without_a_document_is_not_read_on(tmp_path, monkeypatch):
-    path = tmp_path / "no_blank_line.txt"
-    path.write_text("one sentence\n" * 50_000)
-    monkeypatch.setattr(text_files, "_BLOCK_BYTES", 100)
-    read = []
-    assert not list(read_documents(str(path), TextFormat(), 1300, 2600, on_read=read.append))
-    assert max(read) < 2800
-
-
 def split(text: str, language: str = "en") -> list[str]:
     return list(split_sentences(text.splitlines(keepends=True), language))
 

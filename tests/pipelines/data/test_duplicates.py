@@ -1,7 +1,5 @@
-import io
 import random
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -39,17 +37,6 @@ def test_case_spacing_and_punctuation_make_no_other_document(tmp_path):
     units = [korean, upper], [final, ["바다"], ["「바다」바다。"]]
     assert left_out(tmp_path, *units) == [set(), {0, 2}]
     assert left_out(tmp_path, [["😀 😀 !"], ["🎉 🚀"], ["—"], ["🎉 🚀"]]) == [{3}]
-
-
-def test_all_of_the_hash_counts(tmp_path, monkeypatch):
-    def blake2b(digest_size):
-        assert digest_size == 16
-        data = io.BytesIO()
-        return SimpleNamespace(update=data.write, digest=data.getvalue)
-
-    monkeypatch.setattr(duplicates.hashlib, "blake2b", blake2b)
-    texts = ["a" * 16, "a" * 8 + "b" * 8, "b" * 8 + "a" * 8, "a" * 15 + "b", "a" * 8 + "b" * 8]
-    assert left_out(tmp_path, [[text] for text in texts]) == [{4}]
 
 
 @pytest.mark.parametrize("range_bytes", [1 << 30, 20_000, 1])

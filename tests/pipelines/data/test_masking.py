@@ -221,9 +221,15 @@ def test_budget(length, predictions, prob, expected):
     assert apply(batch, predictions, prob)["masked_lm_weights"].sum() == expected
 
 
-def test_longer_ngrams_are_rarer_and_ngram_1_has_none():
-    batch = make_batch([(61, 0)] * 3000, 64, 3)
-    batch["input_word_ids"][:, 1:62] = 7
+def test_every_position_is_predicted_as_often_and_longer_ngrams_are_rarer():
+    rows, length = 6000, 62
+    batch = make_batch([(length - 2, 0)] * rows, 64, 3)
+    positions = apply(batch, 9, ngram=3, seed=4)["masked_lm_positions"]
+    hits = np.bincount(positions[positions > 0], minlength=64)[1 : length - 1]
+    # Of the budget of 9; spans begin and end at the edges more often, by 3 %.
+    expected = 9 * rows / len(hits)
+    assert (abs(hits - expected) < 5 * expected**0.5 + 0.03 * expected).all()
+    batch["input_word_ids"][:, 1 : length - 1] = 7  # each piece is a word
 
     def touching(ngram):
         positions = apply(batch, 5, 5 / 64, ngram, seed=4)

@@ -102,16 +102,6 @@ def test_hosts_and_replicas_share_the_global_batch(four_epochs, record_dir, toke
         np.testing.assert_equal(take(found, 16), expected)
 
 
-@pytest.mark.parametrize(("masks", "others"), [(1.0, 0.0), (0.0, 1.0)])
-def test_rates_of_replacements_reach_the_examples(record_dir, tokenizer, masks, others):
-    options = dataclasses.replace(OPTIONS, mask_token_rate=masks, random_token_rate=others)
-    dataset = pretraining_dataset(read_sources(record_dir), options, tokenizer, GLOBAL_BATCH)
-    for batch in take(dataset, 5):
-        ids = np.take_along_axis(batch["input_word_ids"], batch["masked_lm_positions"], axis=1)
-        is_mask = ids[batch["masked_lm_weights"] == 1] == tokenizer.mask_id
-        assert is_mask.size and (is_mask == masks).all()
-
-
 @pytest.mark.parametrize("seq_length", [24, 25, 26, 28])  # 60, 62, 64, 70 numbers a row
 def test_draws_of_some_rows_are_those_of_the_whole(seq_length):
     options, seed = ExampleOptions(seq_length), tf.constant([77, 3], tf.int64)
@@ -176,18 +166,6 @@ def test_hosts_share_an_evaluation(record_dir, tokenizer, monkeypatch):
     assert sorted(sum(map(rows, parts), [])) == sorted(rows(batches(1, 0, 1)))
     # 11 rows, two at a time.
     assert max(len(rows(part)) for part in parts) <= 6
-
-
-def test_next_sentence_evaluation_has_foreign_segments(tmp_path, tokenizer):
-    # Two long documents: all neighbours in the file but one pair are of one document.
-    write_records(tmp_path, tokenizer, {"train": [3], "heldout": [81, 80]}, records_per_document=82)
-    options = ExampleOptions(max_seq_length=24, seed=77, sentence_objective="nsp")
-    batches = take(evaluation_dataset(str(tmp_path), "heldout", options, tokenizer, 50), 99)
-    labels = np.concatenate([batch["sentence_order_labels"] for batch in batches])
-    weights = np.concatenate([batch["sentence_order_weights"] for batch in batches])
-    # Of many pairs both second parts can be of one length.
-    assert 40 < weights.sum() < 161
-    assert 0.3 < labels.sum() / weights.sum() < 0.7
 
 
 def test_epochs_in_a_mixed_run(four_epochs, record_dir, other_dir, tokenizer, monkeypatch):

@@ -157,32 +157,6 @@ def test_a_unit_holds_every_segment_of_its_documents(job):
     assert (marker["documents"], marker["sentences"]) == (60, len(sentences))
 
 
-def test_the_order_of_records_is_of_seed_and_file(job):
-    def written(name="one", seed=12345):
-        unit = dataclasses.replace(job.unit, name=name)
-        values = {"short_seq_prob": 0.0, "heldout_fraction": 0.0, "random_seed": seed}
-        shard_writer.write_unit(unit, dataclasses.replace(job.settings, **values))
-        return read_segments([job.output_dir / f"train-{unit.name}.tfrecord"])
-
-    first = written()
-    assert written() == first
-    orders = [first, written(seed=1), written("other")]
-    assert all(sorted(order) == sorted(first) for order in orders)
-    assert all(a != b for a, b in itertools.combinations(orders, 2))
-
-
-def test_what_is_drawn_does_not_depend_on_the_directory(job, tmp_path):
-    written = []
-    for name in ("there", "elsewhere/and/deeper"):
-        path = tmp_path / name / "corpus.txt"
-        path.parent.mkdir(parents=True)
-        shutil.copy(job.unit.ranges[0].source, path)
-        unit = dataclasses.replace(job.unit, ranges=(Range(str(path), 0, job.unit.bytes),))
-        job.write(unit)
-        written.append({path.name: path.read_bytes() for path in job.output_dir.iterdir()})
-    assert written[0] == written[1] and len(written[0]) == 2
-
-
 def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):
     path = tmp_path / "bad.txt"
     path.write_bytes(b"good line of text\n" * 900 + b"\xff\n")
@@ -195,20 +169,6 @@ def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):
     # After an error, the units that come later do nothing.
     unit_job.work_or_error(job.write, str(job.output_dir), "json", job.unit)
     assert os.listdir(job.output_dir) == ["units"]
-
-
-def test_a_fault_of_ours_comes_out_and_leaves_no_shard(job, monkeypatch):
-    """Shards get their names when all are complete."""
-    shards = []
-
-    def sha256(path):
-        shards.append(path)
-        return "that of the first shard" if len(shards) == 1 else 1 / 0
-
-    monkeypatch.setattr(records.files, "sha256", sha256)
-    with pytest.raises(ZeroDivisionError):
-        unit_job.work_or_error(job.write, str(job.output_dir), "json", job.unit)
-    assert not [*job.output_dir.rglob("*.*")]
 
 
 def test_held_out_by_the_opening_and_drawn_by_the_place():

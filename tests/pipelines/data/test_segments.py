@@ -5,9 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.pretraining_dataset import evaluation_dataset, evaluation_options
 from pipelines.data.segments import NO_ROOM, SHORTEST_RUN, cut_runs, split_document
-from tests.pipelines.data.small_records import create_records
 
 WORD_STARTS = [i % 3 == 0 for i in range(30)]
 
@@ -97,12 +95,3 @@ def test_runs_are_the_document_cut_between_words():
     assert len({len(run) for run in runs}) > 6
     assert runs == list(cut_runs(sentences, 9, is_start, random.Random(5)))
     assert list(cut_runs([[], [0]], 9, is_start, rng)) == [[0]]
-
-
-def test_runs_have_orders(tiny_corpus, tokenizer, tiny_vocabulary, tmp_path, in_this_process):
-    settings = {"max_seq_length": 32, "short_seq_prob": 0.0, "max_sentences": 2, "run_pieces": 6}
-    manifest = create_records(tiny_corpus, tmp_path, tiny_vocabulary, **settings)
-    assert manifest.share_with_order > 0.7
-    options = evaluation_options([manifest], 32, "sop")
-    [batch] = evaluation_dataset(str(tmp_path), "heldout", options, tokenizer, 5000)
-    assert batch["input_mask"].numpy().sum(axis=1).max() <= 3 + 2 * (6 + 6)

@@ -4,9 +4,7 @@ import string
 import numpy as np
 import pytest
 
-from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.data.masking import unmask
-from pipelines.data.record_statistics import count, report, shares
 from pipelines.data.records import Manifest
 from pipelines.show_records import example_text
 from tests import builders
@@ -67,47 +65,6 @@ def test_example_text():
         "  A  p [MASK|q]<unk> [x|r] s",
     ]
     assert ids_of(FIRST[0]) == unmask(batch)[0].tolist()
-
-
-def test_example_text_of_wordpieces(tmp_path):
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"the cat ##s ##ern run .".split()]
-    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
-    now = "[CLS] the cat [MASK] ##ern . [SEP] [MASK] [SEP]".split()
-    batch = {
-        "input_word_ids": np.array([[pieces.index(piece) for piece in now]]),
-        "input_mask": np.ones([1, 9], int),
-        "input_type_ids": np.array([[0] * 7 + [1] * 2]),
-        "masked_lm_positions": np.array([[3, 7]]),
-        "masked_lm_ids": np.array([[pieces.index("##s"), pieces.index("run")]]),
-        "masked_lm_weights": np.ones([1, 2]),
-        "sentence_order_weights": np.zeros(1),
-    }
-    text = example_text(batch, 0, AlbertTokenizer(str(tmp_path / "vocab.txt")), ())
-    assert text.split("\n")[1:] == ["  A  the cat[MASK|##s]ern .", "  B  [MASK|run]"]
-
-
-def statistics_of(*examples):
-    return shares(count(batch_of(*examples), TOKENIZER), TOKENIZER)
-
-
-def test_statistics():
-    result = statistics_of(FIRST, SECOND, ("#AB/CDEFGHIJKLMN/", "#AB/CDEFGHIJKLM*/", 0))
-    expected = {"examples": 3, "pieces": 17 + 7 + 17, "padding": 10 / 51, "predictions": 9}
-    expected.update(masked=9 / 41, replaced_by_mask=7 / 9, kept=1 / 9, replaced_by_other=1 / 9)
-    expected["unknown"] = 1 / (14 + 5 + 14)
-    assert {name: result[name] for name in expected} == pytest.approx(expected)
-    assert np.flatnonzero(result["lengths"]).tolist() == [7, 17] and result["lengths"][17] == 2
-    # Words: Bbb | D | F | L, then Q | R (an <unk>, a word of its own, between), then N.
-    assert result["runs_of_masked_words"] == pytest.approx([1, *[0] * 7])
-    kinds = ("unchanged", "changed", "unlabelled")
-    assert result["labels"] == pytest.approx(dict.fromkeys(kinds, 1 / 3))
-    assert next(iter(result["most_frequent"].items())) == ("▁a", pytest.approx(2 / 33))
-    # Of the twentieths the last but one has the last of fifteen pieces, masked in both long texts.
-    assert result["masked_by_position"][0] == 0 and result["masked_by_position"][18] == 1
-    assert "3 examples, 41 pieces" in report(result, ("in order", "swapped"))
-    # Runs end at the separator.
-    result = statistics_of(("#ABC/DEF/", "#A**/**F/", 0), ("#GHI/JKL/", "#GHI/J**/", 0))
-    assert result["runs_of_masked_words"] == pytest.approx([0, 1, *[0] * 6])
 
 
 @pytest.fixture(scope="module")

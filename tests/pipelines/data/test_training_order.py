@@ -1,5 +1,3 @@
-import collections
-
 import numpy as np
 import pytest
 
@@ -75,21 +73,6 @@ def test_a_group_is_of_all_the_corpus():
     # One file of any size is read in parts too.
     [groups] = epochs([big_shard(2000)])
     assert sorted([group.counts.sum() for group in groups]) == [312] * 32 + [313] * 32
-
-
-def test_small_shards_come_at_any_time():
-    big, small = shard([1000] * 5000, part_bytes=1000), shard([1000] * 3, part_bytes=10**6)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_order, "_GROUP_BYTES", 1_100_000)
-        places = collections.Counter()
-        for groups in epochs([big, *[small] * 20], 40):
-            assert len(groups) == 8
-            for place, group in enumerate(groups):
-                assert 0 in group.shards
-                places[place] += len(group.shards) - 1
-    # 800 of them over eight groups.
-    assert sum(places.values()) == 800 and len(places) == 8
-    assert all(abs(count - 100) < 5 * np.sqrt(100) for count in places.values())
 
 
 def test_quotas_by_largest_remainder(monkeypatch):

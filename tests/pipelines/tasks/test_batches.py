@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipelines.tasks.reading import sequences as reading
 from pipelines.tasks.reading.sequences import Sequences
 from pipelines.tasks.running import batches
 from pipelines.tasks.running.batches import Prediction, make_batch, training_dataset, training_order
@@ -138,11 +137,3 @@ def test_every_example_is_asked_once_by_replicas(monkeypatch, several_hosts):
     assert model.rows == 3  # of six: each replica its own
     # As long as the batch, in both cases.
     assert len({output["pieces"].shape for output in outputs}) > 2
-
-
-def test_long_texts_come_in_small_blocks(monkeypatch):
-    monkeypatch.setattr(reading, "_BLOCK_CHARS", 5)
-    texts = ["a", "bb", "ccc", "d" * 9, "e", "f", "g"]
-    blocks = [["a", "bb"], ["ccc"], ["d" * 9], ["e", "f"], ["g"]]
-    assert list(reading.in_blocks(texts, 2, len)) == blocks
-    assert not list(reading.in_blocks([], 2, len))

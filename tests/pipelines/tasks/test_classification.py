@@ -1,6 +1,4 @@
 import csv
-import dataclasses
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +7,8 @@ import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
 from pipelines.tasks.classification import Answering, ClassificationTask, Example
-from pipelines.tasks.scoring.figures import draw_confusion_matrix, draw_learning_curves
 from pipelines.tasks.task import create_model
-from tests.builders import raises_one_line, tiny_config, write_json_lines
+from tests.builders import raises_one_line, tiny_config
 
 PNG = b"\x89PNG"
 
@@ -167,34 +164,6 @@ def test_class_weights(train):
         unknown.weighted(unknown.read("train"))
 
 
-def test_figures_are_drawn_of_names_in_any_characters(tmp_path, capsys):
-    """A font may lack them; and types of entities, in the names of figures, are no formulas."""
-    path = str(tmp_path / "dev_confusion.png")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        draw_confusion_matrix(path, ["北京", "x"], np.array([[1, 0], [1, 0]]))
-    assert f"{path}: its font lacks characters of the names" in capsys.readouterr().out
-    entries = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0, "dev_f1_$\\frac{$": 0.5}]
-    write_json_lines(tmp_path / "metrics.jsonl", entries)
-    assert Path(draw_learning_curves(str(tmp_path))).read_bytes().startswith(PNG)
-
-
-def test_of_many_labels_the_likeliest_are_written(tmp_path):
-    names = [f"class {i:04}" for i in range(5000)]
-    task, examples = task_of(labels=names), [Example("0", "x", None, None)]
-    row = np.zeros(5000, np.float32)
-    row[[7, 4999]] = [9, 8]
-    answers = task.answers(examples, examples, logits(row))
-    task.write(str(tmp_path), "test", examples, answers)
-    header, line = (tmp_path / "test_predictions.tsv").read_text().splitlines()
-    assert len(line) < 200, "it was 47 kB"
-    found = dict(zip(header.split("\t"), line.split("\t")))
-    assert [found["prediction"], found["label_1"], found["label_2"]] == [names[7]] * 2 + [names[-1]]
-    expected = np.exp([9, 8]) / (np.exp([9, 8]).sum() + 4998)
-    assert [float(found[f"probability_{i}"]) for i in (1, 2)] == pytest.approx(expected, abs=1e-6)
-    assert "label_5" in found and "label_6" not in found and not set(found) & set(names)
-
-
 def test_numbers(tmp_path, tokenizer):
     path = table(tmp_path / "t.tsv", ("text", "label"), ("a", "1.25"), ("b", "-3"), ("c", "2"))
     task = task_of(path, is_regression=True)
@@ -217,18 +186,3 @@ def test_numbers(tmp_path, tokenizer):
     task.encode(task.read("train"), tokenizer, 8, training=False)
     with pytest.raises(UserError, match=r"equal\.tsv: the only number in 'label' is 2\.5; exp"):
         task.weighted(task.read("train"))
-
-
-def test_large_numbers_are_scored_as_they_stand(tmp_path):
-    """In float32 they would be 128 apart."""
-    small = (1, 40, 7, 90, 33, 60)
-    rows = [(f"text {n}", repr(1.7e9 + n)) for n in small]
-    path = table(tmp_path / "numbers.tsv", ("text", "label"), *rows)
-    task = task_of(dev=path, is_regression=True)
-    examples = task.read("dev")
-    answers = task.answers(examples, examples, logits(*[[n] for n in small]))
-    for rows in (answers.rows(), answers._replace(exact={}).rows()):
-        assert task.score(rows)["pearson"] == pytest.approx(1.0)
-    assert any("changes numbers by up to 6" in note for note in task.summarise(examples))
-    examples = [dataclasses.replace(example, label=example.label - 1.7e9) for example in examples]
-    assert not any("float32" in note for note in task.summarise(examples))

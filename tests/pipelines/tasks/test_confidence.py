@@ -30,23 +30,6 @@ def test_thresholds_by_hand():
     assert lines[2].startswith(f"precision 0.99  {needs}")
 
 
-def test_a_printed_threshold_has_the_printed_figures():
-    """Of a model that is very sure: wrong rows are between the digits that are printed."""
-    rng = np.random.default_rng(0)
-    best = 1 - 10 ** rng.uniform(-9, -4, 500)
-    right = rng.random(500) < np.where(best > 1 - 1e-6, 0.97, 0.8)
-    found = confidence.thresholds(best, right)
-    assert found
-    for row in found.values():
-        chosen = best >= row["min_probability"]
-        assert row["share"] == chosen.mean() and row["precision"] == right[chosen].mean()
-    # A precision that is never reached, or by few rows.
-    assert confidence.thresholds(np.array([0.9] * 30), np.arange(30) % 2 == 0) == {}
-    assert confidence.thresholds(np.array([0.9] * 19), np.ones(19, bool)) == {}
-    [line, *_] = confidence.describe_confidence({"thresholds": {}})
-    assert line == "precision 0.9   is not reached by 20 rows or more"
-
-
 def sample(rng, rows, sureness):
     """Labels drawn from a model's probabilities at temperature `sureness`, and these at 1."""
     logits = sureness * rng.normal(0, 2.5, (rows, 4))
@@ -75,33 +58,6 @@ def test_a_temperature_fits_a_model_that_is_too_sure_or_not_sure_enough(sureness
     assert right[best >= row["min_probability"]].mean() == pytest.approx(0.95, abs=0.03)
 
 
-def test_no_temperature_of_few_rows_of_right_rows_or_of_a_calibrated_model():
-    rng = np.random.default_rng(3)
-    answers, probabilities = sample(rng, 20, 9.0)
-    assert confidence.fit_temperature(answers, probabilities) > 1
-    assert confidence.fit_temperature(answers[:19], probabilities[:19]) is None
-    assert confidence.fit_temperature(probabilities.argmax(axis=1).repeat(2),
-                                      probabilities.repeat(2, axis=0)) is None  # fmt: skip
-    # Two rows of three are right, with 2/3: the error is 0, which no temperature lowers.
-    even = np.tile([2 / 3, 1 / 3], (60, 1))
-    found = confidence.confidence(np.arange(60) % 3 // 2, even)
-    assert found["calibration_error"] < 1e-12 and "temperature" not in found
-    chance = np.random.default_rng(2).integers(4, size=1000)
-    assert confidence.fit_temperature(chance, sample(rng, 1000, 3.0)[1]) > 15
-
-
-def test_few_temperatures_of_calibrated_models():
-    """Chance explains what they gain on these rows; on others they would do harm."""
-    rng = np.random.default_rng(4)
-    found = [confidence.fit_temperature(*sample(rng, 100, 1.0)) for _ in range(60)]
-    assert sum(temperature is not None for temperature in found) <= 8
-
-
-def test_tempered_probabilities_that_are_0():
-    found = confidence.tempered(np.array([[1.0, 0.0], [0.8, 0.2]]), 2.0)
-    np.testing.assert_allclose(found, [[1, 0], [2 / 3, 1 / 3]], atol=1e-9)
-
-
 def test_thresholds_of_labels_by_hand():
     rng = np.random.default_rng(4)
     known = rng.random((400, 3)) < [0.3, 0.3, 0.04]  # the last has fewer than 20 rows
@@ -127,13 +83,3 @@ def test_thresholds_of_labels_by_hand():
     copied = numbers_by_label("label_thresholds", flag, np.isfinite, "")
     assert copied == {n: row["threshold"] for n, row in figures.items() if "threshold" in row}
     assert confidence.describe_label_thresholds({"rare": figures["rare"]}) == []
-
-
-def test_thresholds_of_labels_of_chance_promise_nothing_on_other_rows():
-    rng = np.random.default_rng(5)
-    known, found = rng.random((2, 200, 200)) < 0.2, rng.random((2, 200, 200))
-    rows = confidence.label_thresholds(known[0], found[0], range(200)).items()
-    rows = [(i, r["threshold"], r["f1_at_threshold"]) for i, r in rows if "threshold" in r]
-    on_others = np.mean([f1_score(known[1][:, i], found[1][:, i] >= at) for i, at, _ in rows])
-    on_dev = np.mean([f1 for *_, f1 in rows])
-    assert len(rows) > 150 and on_dev > 1 / 3 + 0.01 > on_others + 0.01

@@ -1,4 +1,3 @@
-import json
 import warnings
 from types import SimpleNamespace
 
@@ -7,7 +6,7 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import precision_recall_fscore_support
 
-from pipelines.tasks.running import results, seed_run
+from pipelines.tasks.running import seed_run
 from pipelines.tasks.scoring import metrics
 from pipelines.tasks.scoring.metrics import METRICS
 
@@ -48,22 +47,6 @@ def test_figures_of_confusion_matrices_are_those_of_rows(name, number):
     np.testing.assert_allclose(metrics.FIGURES[name](counts), expected, atol=1e-9)
 
 
-def test_rows_are_drawn_again_and_all_right_have_no_bootstrap():
-    counts = np.array([[9, 1, 0], [0, 6, 2], [3, 0, 0]])
-    right, of_labels, predicted = (sums.mean(axis=0) for sums in metrics.draw_again(counts, 5000))
-    assert right == pytest.approx(np.diag(counts), abs=0.2)
-    assert of_labels == pytest.approx(counts.sum(axis=1), abs=0.2)
-    assert predicted == pytest.approx(counts.sum(axis=0), abs=0.2)
-    assert metrics.intervals(counts, ["pearson"]) == {}
-    all_right = np.diag([12, 8])
-    drawn = metrics.draw_again(all_right, 50)
-    assert (drawn.rows.sum(axis=1) == 20).all() and (drawn.predicted == drawn.rows).all()
-    assert 1.5 < drawn.rows[:, 0].std() < 3  # binomial: 2.2
-    assert metrics.intervals(all_right, ["macro_f1"]) == {}
-    accuracy = metrics.intervals(all_right, ["accuracy"])["accuracy"]
-    assert accuracy[0] == pytest.approx(0.8389, abs=1e-4)
-
-
 def test_figures_of_labels():
     answers, predictions = np.array([0, 0, 0, 1, 1]), np.array([0, 0, 1, 1, 0])
     found = metrics.figures_of_labels(metrics.confusion_matrix(answers, predictions, 3), "abc")
@@ -74,36 +57,6 @@ def test_figures_of_labels():
     assert found["a"]["recall_interval"] == pytest.approx([0.2077, 0.9385], abs=1e-4)
     nothing = {"rows": 0, "precision": None, "recall": None, "f1": None}
     assert nothing.items() <= found["c"].items() and found["c"]["recall_interval"] == [0.0, 1.0]
-
-
-def test_one_seed_has_an_interval_and_several_have_a_spread(tmp_path, capsys):
-    threshold = {"min_probability": 0.81, "share": 0.5, "precision": 0.96, "interval": [0.9, 0.99]}
-    confidence = {"thresholds": {"0.95": threshold}}
-    labels = {f"l{i}": metrics.figures_of_label(i, i, i) for i in range(13)}
-    details = {"intervals": {"accuracy": [0.7, 0.9]}, "confidence": confidence, "labels": labels}
-    for seed in (1, 2):
-        (tmp_path / f"seed_{seed}").mkdir()
-        stored = {"metrics": {}, "details": {"dev": details}, "predicted": {}}
-        (tmp_path / f"seed_{seed}/results.json").write_text(json.dumps(stored))
-    dev = {"dev": {"accuracy": 0.8, "f1": 0.5}}
-    results.write_summary(str(tmp_path), results.summarise("t", "accuracy", {1: dev}))
-    out = capsys.readouterr().out
-    assert "0.8000   95 % interval 0.7000 to 0.9000\n" in out and "0.5000\n" in out
-    title, first, *others = out[out.index("labels of seed 1") :].splitlines()
-    assert title.split()[4:] == ["rows", "precision", "recall", "F1"]
-    assert first.split() == ["l12", "12", "1.0000", "1.0000", "1.0000"]
-    assert others[10].split()[0] == "l1" and others[11] == "  1 more labels in results.json"
-    assert "chosen for seed 1 on these rows" in out
-    assert "  precision 0.95  needs --min_probability=0.81: 50.0 % of the rows, 96.0 %" in out
-    results.write_summary(str(tmp_path), results.summarise("t", "accuracy", {1: dev, 2: dev}))
-    assert "median   0.8000   0.8000 to 0.8000\n" in capsys.readouterr().out
-
-
-def test_details_are_kept_as_metrics_are():
-    stored = {part: {"dev": {"x": 1}, "test": {"x": 2}} for part in ("metrics", "details")}
-    stored["predicted"] = {"decoding": {}, "dev": "a", "test": "b"}
-    kept = seed_run.kept_results(stored, {"decoding": {}, "dev": "a", "test": "other"})
-    assert kept["metrics"] == kept["details"] == {"dev": {"x": 1}}
 
 
 def test_the_loss_on_dev_is_the_mean_over_batches_of_all_lengths():

@@ -1,12 +1,11 @@
 import json
-import tracemalloc
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from sklearn.metrics import f1_score
 
-from pipelines.tasks.classification import Answering, Example
+from pipelines.tasks.classification import Answering
 from pipelines.tasks.multilabel import MultiLabelTask
 
 
@@ -64,48 +63,6 @@ def test_labels_that_contain_the_separator(tmp_path):
             task_of(path, **arguments)
 
 
-def test_the_plan_warns_of_odd_rows_and_of_another_separator(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text('text,label\n,"x,y"\n,\nb,x\n')
-    task = MultiLabelTask("own", {"train": str(path)}, {"id": "text"})
-    _, no_text, twice = task.summarise(task.read("train"))
-    assert no_text == "warning: 2 rows without text" and "repeat an id, such as ''" in twice
-    path.write_text("text,label\na,x;y\nb,y\n")
-    task = task_of(path)
-    _, warning = task.summarise(task.read("train"))
-    assert "no row has several labels, but labels contain ';'" in warning
-
-
-def test_scores_need_little_memory(tmp_path):
-    task = task_of(tmp_path / "t.csv", labels=[f"c{i}" for i in range(500)])
-    rows = ({"label": f"c{i % 500},c7", "prediction": f"c{i % 499}"} for i in range(5000))
-    tracemalloc.start()
-    task.score(rows)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 500 * 5000, "less than a byte for each label of each row"
-
-
-def test_intervals_cover_what_is_true(tmp_path):
-    """Of 40 samples of 150 rows, some 38 intervals contain the figure of all rows."""
-    task = task_of(tmp_path / "t.csv", labels=["x", "y", "z"])
-    random = np.random.default_rng(0)
-    truth = random.random([20_000, 3]) < [0.6, 0.3, 0.1]
-    found = truth ^ (random.random([20_000, 3]) < 0.2)
-    cells = [[",".join(np.array(task.labels)[row]) for row in either] for either in (truth, found)]
-    rows = [dict(zip(("label", "prediction"), row)) for row in zip(*cells)]
-    expected, holds = task.score(rows), dict.fromkeys(task.metrics, 0)
-    for _ in range(40):
-        sample = [rows[i] for i in random.integers(len(rows), size=150)]
-        for name, (low, high) in task.intervals(sample).items():
-            holds[name] += low <= expected[name] <= high
-    assert all(34 <= number < 40 for number in holds.values()), holds
-    assert task.intervals([]) == task.intervals([{"prediction": "x"}]) == {}
-    rare = 30 * [{"label": "x", "prediction": "x"}, {"label": "x", "prediction": ""}]
-    assert task.intervals(rare)["macro_f1"][1] < 1 / 3, "the mean of three labels: two are 0"
-    assert task.intervals(3 * [{"label": "x,y", "prediction": "x,y"}]) == {}, "no draw differs"
-
-
 def test_figures_losses_and_columns(tmp_path):
     (tmp_path / "t.csv").write_text('text,label\na,"x,y"\nb,\nc,z\nd,y\n')
     task = task_of(tmp_path / "t.csv", labels=["x", "y", "z"])
@@ -129,16 +86,3 @@ def test_figures_losses_and_columns(tmp_path):
     assert answers.columns["probability_x"][0] == pytest.approx(probability, abs=1e-6)
     losses = task.losses({"logits": tf.zeros([4, 3])}, {"labels": tf.constant(truth)})
     np.testing.assert_allclose(losses, np.log(2) * np.ones(4), rtol=1e-6)
-
-
-def test_written_probabilities_agree_with_the_predicted_labels():
-    task = MultiLabelTask("own", {}, labels=["a", "b"])
-    logits = np.random.default_rng(3).normal(size=[500, 2]).astype(np.float32)
-    examples = [Example(str(i), "", None, None) for i in range(len(logits))]
-    outputs = [{"logits": row} for row in logits]
-    written = task.answers(examples, [None] * 500, outputs).columns["probability_a"]
-    for threshold in (*written[:50], 0.29, 0.57):  # 0.29 * 100 is below 29
-        task.answering = Answering(label_thresholds={"a": threshold})
-        found = task.answers(examples, [None] * 500, outputs).columns
-        for probability, prediction in zip(found["probability_a"], found["prediction"]):
-            assert (probability >= threshold) == ("a" in prediction)

@@ -7,7 +7,6 @@ import pytest
 from pipelines.tasks.reading.squad_files import Question
 from pipelines.tasks.scoring.squad_metrics import normalize_answer
 from pipelines.tasks.squad import SquadTask
-from tests.pipelines.tasks import test_squad_files as squad_files
 from tests.pipelines.tasks.test_classification import pieces_of
 
 CONTEXT = (
@@ -69,18 +68,6 @@ def test_labels_point_at_the_answer(tokenizer, questions, max_seq_length):
         assert last - first <= len(answer) + 2
     assert found == set(range(len(questions))) and lacks & {0, 1}
     assert sequences.lost_answers == 0
-
-
-def test_answers_longer_than_a_window_are_told(tokenizer):
-    context = " ".join(["the fox ran home"] * 30)
-    answers = [((context[:200], 0),), (("fox", context.index("fox")),), ()]
-    examples = [Question(f"q{i}", "what", context, a, not a) for i, a in enumerate(answers)]
-    task = SquadTask({}, may_be_impossible=True)
-    sequences, windows = task.encode(examples, tokenizer, 24, training=True)
-    assert sequences.lost_answers == 1
-    is_of_first = [window.example == 0 for window in windows]
-    assert sequences.labels["is_impossible"][is_of_first].all()
-    assert task.encode(examples, tokenizer, 512, training=True)[0].lost_answers == 0
 
 
 def perfect_outputs(sequences):
@@ -153,32 +140,3 @@ def test_nothing_is_left_out(tokenizer, training):
         assert len(sequences) == len(windows) == 1
         pieces = [*tokenizer.encode(text), tokenizer.sep_id, *tokenizer.encode(context)]
         assert pieces_of(sequences)[0] == [tokenizer.cls_id, *pieces, tokenizer.sep_id]
-
-
-def test_a_question_that_leaves_no_room_is_truncated(tokenizer, questions):
-    long = ask("long", CONTEXT, "fox", text="the quick brown fox jumps over a lazy dog" * 9)
-    task = SquadTask({}, max_query_length=25)
-    assert len(task.encode([questions[0], long], tokenizer, 29, training=True)[0]) > 20
-    sequences, windows = task.encode([questions[0], long], tokenizer, 20, training=True)
-    assert np.diff(sequences.row_splits).max() == 20
-    assert {len(window.is_max_context) for window in windows if window.example == 1} == {1}
-
-
-def test_questions_some_of_which_have_no_answer_are_told(tmp_path, capsys):
-    def write(*answers):
-        known = [("fox", 4)]
-        qas = [squad_files.question(str(i), answers=known * n) for i, n in enumerate(answers)]
-        return squad_files.write(tmp_path / "q.json", *qas)
-
-    task = SquadTask({"test": write(1, 1, 0)})
-    expected = "1 of 3 questions have no answer, so none is scored"
-    for _ in range(2):
-        assert [example.answers for example in task.read_file(write(1, 1, 0))] == [()] * 3
-    said = capsys.readouterr().out
-    assert said.startswith("warning: ") and said.count(f"q.json: {expected}") == 1
-    assert any(expected in note for note in task.summarise(task.read("test")))
-    for answers in ((1, 1), (0, 0)):
-        task = SquadTask({"test": write(*answers)})
-        list(task.read_file(write(*answers)))
-        assert "warning" not in capsys.readouterr().out
-        assert not any("scored" in note for note in task.summarise(task.read("test")))

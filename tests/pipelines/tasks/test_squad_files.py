@@ -84,17 +84,3 @@ def test_what_may_be(tmp_path):
     assert task.read("test")[0].answers == ()
     wrong = write(tmp_path / "dev.json", question(answers=[("fox", 3)]))
     assert SquadTask({"dev": wrong}).read("dev")[0].answers == (("fox", 3),)
-
-
-def test_nasty_answers(nasty, tmp_path):
-    """Those of test_answers_that_cannot_be aside."""
-    with pytest.raises(ValueError, match=r"squad_nasty\.json.*two questions have the id 'n1'"):
-        read_questions(str(nasty / "squad_nasty.json"))
-    content = json.loads((nasty / "squad_nasty.json").read_text(encoding="utf-8"))
-    questions = content["data"][0]["paragraphs"][0]["qas"]
-    assert questions.pop(13)["question"] == "duplicate id"
-    del questions[5:9]  # n6 to n9: answers that are not where they are said to be
-    path = tmp_path / "nasty.json"
-    path.write_text(json.dumps(content))
-    task = SquadTask({"train": str(path)}, may_be_impossible=True)
-    assert len(task.read("train")) == 13

@@ -71,14 +71,6 @@ def test_pieces_lie_where_they_come_from(tokenizer, byte_tokenizer):
     assert [pair for pair in pairs if pair[0].startswith("<0x")] == expected
 
 
-def test_kept_accents_lie_where_they_come_from(accents_tokenizer):
-    text = "fo\u0301x cafe\u0301 ``quick'' ```a' \ufb01x"
-    pairs = texts_of_pieces(accents_tokenizer, text)
-    assert "".join(part for _, part in pairs) == text.replace("\ufb01", "\ufb01\ufb01")
-    placed = [("ó", "o\u0301"), ("é", "e\u0301"), ('"', "``"), ('"', "''"), ("▁f", " \ufb01")]
-    assert set(placed) <= set(pairs)
-
-
 ODD = " \t\n\0\x1c\x85\xa0\u2028\u200b\ufeff\xad½ﬁ\ufdfa¨İΣẞ"
 ODD += "``''é한\u1100\u1161e\u0301\u0345\u0b4d😀漢[]<▁.,19"
 

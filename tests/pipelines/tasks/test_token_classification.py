@@ -80,46 +80,6 @@ def test_labels_are_those_of_training(tmp_path):
         _ = parts_of(["x B-PER", "y B-per"]).labels
 
 
-def test_what_the_plan_says_of_it():
-    words, labels = task().summarise([TokenExample("0", ("x", "y", "z"), ("O", "B-b", "I-b"))])
-    assert words == "3 words" and "'b' 1" in labels
-    assert "'y' 2" in task(("x", "y")).summarise([TokenExample("0", ("a", "b"), ("y", "y"))])[1]
-    unknown = TokenExample("0", ("a",), None)
-    assert task().summarise([unknown]) == ["1 words, without answers"]
-    _, no_text, twice = task().summarise([unknown, TokenExample("0", (), None)])
-    assert no_text == "warning: 1 rows without text" and "repeat an id, such as '0', 2" in twice
-
-
-def warnings_of(task, example):
-    return [note for note in task.summarise([example]) if note.startswith("warning")]
-
-
-def test_the_plan_tells_of_spans_that_no_prediction_can_equal():
-    def warnings(*spans):
-        spans = [{"start": start, "end": end, "label": name} for start, end, name in spans]
-        return warnings_of(task(), of_text("0", "see 10kg of fox", spans))
-
-    assert warnings((4, 8, "a"), (12, 15, "b")) == warnings((4, 9, "a")) == []
-    assert warnings((3, 8, "a")) == []
-    [warning] = warnings((4, 6, "a"), (6, 8, "b"), (12, 15, "b"))
-    assert "2 of 3 spans do not begin and end with a word, or share one" in warning
-
-
-def test_the_plan_tells_when_words_are_scored_in_place_of_entities():
-    silent = ("O B-water I-water", "b i o", "nn-x VB", "NN VB O S", "nn b-per")
-    for labels, message in (
-        ("O B-water X M-per", "not entities: X, M-per should be O or begin with"),
-        ("o b-per i-per", "not entities: o, b-per, i-per should"),
-        ("none b-per", "not entities: none, b-per should"),
-        ("O b-per I-per", "not entities: b-per should"),
-        ("o B-per", "not entities: o should"),
-        *((labels, "") for labels in silent),
-    ):
-        labels = labels.split()
-        found = warnings_of(task(labels), TokenExample("0", ("a",), (labels[0],)))
-        assert len(found) == bool(message) and message in "".join(found)
-
-
 def test_an_unknown_tag(tmp_path):
     path = write(tmp_path / "dev.conll", [["x O"], ["x O", "y B-c"]])
     problem = r"dev\.conll: text 1, 'x y': unknown label 'B-c' in 'label'; "
@@ -186,19 +146,3 @@ def test_figures_and_predictions_of_raw_text(tokenizer, tmp_path):
     assert mine.score(answers.rows())["f1"] == pytest.approx(2 / 3)
     with pytest.raises(ValueError, match=r"f:1: 'label' holds .* marks no text"):
         of_text("0", "see the fox now", [[7, 8, "a"]], "label", "f:1")
-
-
-def test_parts_of_speech(tokenizer, tmp_path):
-    mine = task(("NN", "VB"))
-    examples = [TokenExample("0", ("fox", "runs"), ("NN", "VB")), of_text("1", "fox, fox")]
-    _, windows = mine.encode(examples, tokenizer, 40, training=False)
-    outputs = [{"logits": np.zeros([40, 2], np.float32)}] * 2
-    answers = mine.answers(examples[:1], windows[:1], outputs[:1])
-    figures = mine.score(answers.rows())
-    assert figures == {"accuracy": 0.5, "macro_f1": pytest.approx(1 / 3)}
-    assert mine.score(rows_of(answers)) == figures
-    answers = mine.answers(examples, windows, outputs)
-    _, path = mine.write(str(tmp_path), "test", examples, answers)
-    [row] = map(json.loads, Path(path).read_text().splitlines())
-    spans = [(span["text"], span["start"], span["label"]) for span in row["spans"]]
-    assert spans == [("fox", 0, "NN"), (",", 3, "NN"), ("fox", 5, "NN")]

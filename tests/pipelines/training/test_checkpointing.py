@@ -11,18 +11,16 @@ import tensorflow as tf
 
 from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
-from albert_tf.jobs import program
-from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from pipelines.training.checkpointing import Checkpointer
-from tests.builders import raises_one_line, tiny_config
+from tests.builders import raises_one_line
+from tests.pipelines.training.test_train_loop import Toy
 
 
 def make_run(model_dir, **options):
     """Returns a Checkpointer with the model and the optimizer whose state it keeps."""
     tf.keras.utils.set_random_seed(5)
-    model = AlbertForPreTraining(tiny_config())
-    model.create_variables()
+    model = Toy(0.0)
     optimizer = optimization.lamb(0.1)
     optimization.create_slots(optimizer, model)
     return Checkpointer(str(model_dir), model, optimizer, **options), model, optimizer
@@ -74,23 +72,6 @@ def test_a_full_disk_names_the_space_that_is_missing(tmp_path, monkeypatch):
     for write in (run[0].save, run[0].save_best):
         with raises_one_line(r"the disk is full: free 3 MB at .*, then run the same command again"):
             write(4)
-
-
-def test_a_store_that_fails_is_no_damage(run_dir, monkeypatch):
-    for error in (
-        tf.errors.PermissionDeniedError(None, None, "HTTP response code 403 at gs://bucket/a"),
-        # What a reader of checkpoints raises, without the class of its code.
-        tf.errors.OpError(None, None, "All 10 retry attempts failed. The last: 503 at gs://b/a", 2),
-    ):
-        run = make_run(run_dir)
-        before = names(run_dir)
-        with monkeypatch.context() as patch:
-            patch.setattr(tf.train.Checkpoint, "read", Mock(side_effect=error))
-            with pytest.raises(tf.errors.OpError) as raised:
-                run[0].restore()
-        assert program.is_user_error(raised.value)
-        assert names(run_dir) == before
-        assert run[0].restore() == 12
 
 
 DAMAGES = {

@@ -18,9 +18,8 @@ def assert_near(a, b, tolerance):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_is_near_float32(nine_steps, tmp_path, precision, request):
+def test_is_near_float32(nine_steps, tmp_path, precision):
     directory, full = nine_steps
-    request.getfixturevalue("eager")
     half = run(tmp_path, 9, mixed_precision=precision)
     assert_near(tmp_path, directory, 0.03)
     assert {variable.dtype for variable in half.variables} == {tf.float32}
@@ -54,7 +53,6 @@ def test_parts_of_a_batch_add_up(tmp_path, precision):
     assert_near(tmp_path / "parts", tmp_path / "whole", 0.02)
 
 
-@pytest.mark.usefixtures("eager")
 def test_overflows_leave_the_loss_in_the_log_and_no_loss_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(optimization.LossScale, "INITIAL", 2.0**60)
     with pytest.raises(UserError, match="not finite in the batch of step 5"):

@@ -8,10 +8,7 @@ from albert_tf import addons
 from albert_tf.storage.errors import UserError
 from pipelines.data.examples import ExampleOptions
 from pipelines.pretrain import _identity, make_optimizer
-from pipelines.training.settings import (
-    PUBLISHED,
-    PretrainingSettings,
-)
+from pipelines.training.settings import PUBLISHED, PretrainingSettings
 from tests.builders import tiny_config
 
 

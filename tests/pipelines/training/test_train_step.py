@@ -1,3 +1,4 @@
+import functools
 import json
 import re
 
@@ -5,13 +6,12 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import optimization
-from albert_tf.models import AlbertForPreTraining
 from pipelines.training.objective import pretraining_objective
 from pipelines.training.settings import TrainingSettings, precision
 from pipelines.training.train_step import TrainStep, make_step_loop
 from tests.builders import tiny_config
 from tests.jobs import run_code
-from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, batches
+from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, Toy, albert, batches
 from tests.replicas import mirrored
 
 # What a host would have to do in the middle of a step, and shapes known only when it runs.
@@ -19,13 +19,9 @@ HOST_OPS = {"custom-call", "infeed", "outfeed", "send", "recv", "send-done", "re
 DYNAMIC_SHAPES = {"set-dimension-size", "get-dimension-size", "dynamic-reshape"}
 
 
-def make_step(strategy, mixed_precision="none", recompute=False, **options):
-    """Returns a train step with everything that a run may ask for."""
-    dropouts = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    config = tiny_config(num_hidden_layers=1, **dropouts)
+def make_step(strategy, mixed_precision="none", create=lambda: Toy(0.1), **options):
     with strategy.scope(), precision(mixed_precision):
-        model = AlbertForPreTraining(config, recompute)
-        model.create_variables()
+        model = create()
         optimizer = optimization.lamb(optimization.WarmUpPolynomialDecay(0.1, 10, 2))
         optimization.create_slots(optimizer, model)
     settings = TrainingSettings(GLOBAL_BATCH, 10, 2, 0.1, **options)
@@ -34,7 +30,8 @@ def make_step(strategy, mixed_precision="none", recompute=False, **options):
 
 def test_compiles_with_static_shapes_and_without_the_host():
     """Forward, backward, clipping and LAMB in one XLA program."""
-    options = {"gradient_accumulation_steps": 3, "recompute": True, "mixed_precision": "bfloat16"}
+    options = {"gradient_accumulation_steps": 3, "mixed_precision": "bfloat16"}
+    options["create"] = albert(1, 0.1, recompute=True)
     train_step = make_step(tf.distribute.get_strategy(), **options)
     step = tf.function(train_step.run.python_function, jit_compile=True)
     batch = next(iter(batches(0, GLOBAL_BATCH)))
@@ -46,7 +43,9 @@ def test_compiles_with_static_shapes_and_without_the_host():
     assert "bf16[" in program
 
 
-def graph_of_loop(strategy):
+@functools.cache
+def graph_of_loop(replicas):
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0") if replicas == 1 else mirrored()
     run_steps = make_step_loop(strategy, make_step(strategy))
     dataset = strategy.distribute_datasets_from_function(
         lambda context: batches(0, context.get_per_replica_batch_size(GLOBAL_BATCH))
@@ -58,7 +57,7 @@ def graph_of_loop(strategy):
 
 
 def test_no_python_in_the_loop():
-    graph = graph_of_loop(tf.distribute.OneDeviceStrategy("/cpu:0"))
+    graph = graph_of_loop(1)
     nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
     ops = {node.op for node in nodes}
     assert {"IteratorGetNext", "MatMul", "Timestamp"} <= ops
@@ -72,8 +71,7 @@ def test_no_python_in_the_loop():
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_step_begins_after_the_clock_is_read(replicas):
     """Else a part of the step counts as waiting for data."""
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0") if replicas == 1 else mirrored()
-    graph = graph_of_loop(strategy)
+    graph = graph_of_loop(replicas)
     (body,) = (f for f in graph.library.function if "Timestamp" in {n.op for n in f.node_def})
     nodes = {node.name: node for node in body.node_def}
 
