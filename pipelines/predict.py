@@ -30,12 +30,11 @@ Examples:
 """
 
 import dataclasses
+import itertools
 import json
 import os
-import re
-import tempfile
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 from absl import flags
@@ -221,8 +220,7 @@ class Predictor:
         self._task, self._model = found.task, model
         # Question-answering tables have fixed column names.
         named = found.task.columns or {name: name for name in ("question", "context")}
-        self._text_column = named.get("text")
-        self._columns = [column for name, column in named.items() if column and name != "label"]
+        self._columns = {name: of for name, of in named.items() if of and name != "label"}
 
     def predict(self, rows: Sequence[str | dict]) -> list[dict]:
         """Returns one dict per row, with the columns of the output file, such as `prediction`.
@@ -236,45 +234,34 @@ class Predictor:
           UserError: if a column is missing from a row, or a value has the wrong type. The message
             counts rows from 0, so rows[2] is the third row.
         """
-        rows = as_list(rows, "rows")
-        records = [row if isinstance(row, dict) else self._record(row) for row in rows]
-        if not records:
+        records = map(self._record, itertools.count(), as_list(rows, "rows"))
+        examples = list(self._task.examples(tables.as_rows(records, self._columns)))
+        if not examples:
             return []
-        # Write the rows to a file, so that the task's reader checks them like an input file.
-        with tempfile.TemporaryDirectory() as directory:
-            path = os.path.join(directory, "rows.jsonl")
-            with open(path, "w", encoding="utf-8") as file:
-                for place, record in enumerate(records):
-                    kept = {name: record[name] for name in self._columns if name in record}
-                    kept = {n: "" if _is_missing(value) else value for n, value in kept.items()}
-                    if record and not kept:
-                        raise UserError(
-                            f"rows[{place}]: none of the fields {', '.join(self._columns)}; the "
-                            f"row has {', '.join(map(str, record))}"
-                        )
-                    try:
-                        file.write(json.dumps(kept, default=_refuse) + "\n")
-                    except TypeError as error:
-                        raise UserError(f"rows[{place}]: {error}") from None
-            try:
-                examples = list(read_files(self._task, [path]))
-            except UserError as error:
-                # Lines of the file are counted from 1, but rows from 0.
-                line = re.compile(rf"{re.escape(path)}:(\d+)")
-                message = line.sub(lambda found: f"rows[{int(found[1]) - 1}]", str(error))
-                raise UserError(message.replace(f"{path}: ", "")) from None
         columns = self._model.answer(examples, self._model.prepare(examples))
         return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
-    def _record(self, text: object) -> dict:
-        """Converts a text to a row."""
-        if not self._text_column:
-            raise UserError(f"a row is no dict; expected the fields {', '.join(self._columns)}")
-        return {self._text_column: text}
+    def _record(self, place: int, row: object) -> tuple[str, dict]:
+        """Returns the place of a row for messages, and its cells by column."""
+        where, columns = f"rows[{place}]", self._columns.values()
+        expected = ", ".join(columns)
+        if not isinstance(row, dict):
+            if "text" not in self._columns:
+                raise UserError(f"{where} is no dict; expected the fields {expected}")
+            row = {self._columns["text"]: row}
+        if row and row.keys().isdisjoint(columns):
+            raise UserError(
+                f"{where}: none of the fields {expected}; the row has {', '.join(map(str, row))}"
+            )
+        tables.require_fields(row, [*columns], where)
+        return where, {column: _cell(row[column]) for column in columns}
 
 
-def _refuse(value: object) -> NoReturn:
-    raise TypeError(f"expected text, got {type(value).__name__}")
+def _cell(value: object) -> object:
+    """Converts a value to one that a JSON file may contain: "" if empty, a list for a tuple."""
+    if _is_missing(value):
+        return ""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _is_missing(value: object) -> bool:

@@ -19,7 +19,7 @@ from .labelled_task import LabelledTask
 from .reading.examples import AnyExample, id_and_label
 from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, describe_texts, warn_of_rounding
-from .reading.tables import as_label, as_number, read_rows, read_table, write_table
+from .reading.tables import Row, as_label, as_number, read_rows, write_table
 from .scoring.confidence import confidence, tempered
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
 from .scoring.metrics import (
@@ -93,7 +93,7 @@ class ClassificationTask(LabelledTask):
       metrics: keys of metrics.METRICS. The first metric selects the best checkpoint.
       class_weights: maps a label to the loss weight of its examples (default 1). If "balanced", all
         labels have the same total weight in training. If None, all examples have weight 1.
-      quoting: see tables.read_table.
+      quoting: see Task.quoting.
 
     Attributes:
       answering: see Answering.
@@ -155,21 +155,13 @@ class ClassificationTask(LabelledTask):
     def labels_of_file(self, path: str) -> Iterator[tuple[str, str]]:
         """See LabelledTask."""
         column = self.column("label")
-        for number, row in read_table(path, [column], quoting=self.quoting):
-            where = f"{path}:{number}"
-            for label in self.label_names(row[column], where):
-                yield label, where
+        for row in read_rows(path, 0, True, {"label": column}, self.quoting):
+            for label in self.label_names(row.cells["label"], row.where):
+                yield label, row.where
 
-    def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
-        """See Task.read_file."""
-        return self._read_rows(path, first, needs_answers)
-
-    def _read_rows(
-        self, path: str, first: int, needs_answers: bool, part: str = "", **arguments
-    ) -> Iterator[Example]:
-        """Yields the examples of a file; `arguments` are passed to tables.read_rows."""
-        arguments = {"columns": self.columns, **arguments}
-        for row in read_rows(path, first, needs_answers, quoting=self.quoting, **arguments):
+    def examples(self, rows: Iterable[Row], part: str = "") -> Iterator[Example]:
+        """See Task.examples."""
+        for row in rows:
             text, pair, label = row.text("text"), None, None
             if "text_pair" in row.cells:
                 pair = row.text("text_pair")

@@ -10,7 +10,7 @@ import tensorflow as tf
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from .classification import ClassificationTask, Example
-from .reading.tables import write_table
+from .reading.tables import read_rows, write_table
 from .task import Answers, Task
 
 _ENTAILMENT = ("entailment", "not_entailment")
@@ -126,16 +126,18 @@ class GlueTask(ClassificationTask):
             path, has_labels = self._path(name), name not in self.submissions
             if not tf.io.gfile.exists(path):
                 continue
-            examples += self._read_rows(
+            rows = read_rows(
                 path,
                 0,
                 has_labels,
-                columns=self.columns if has_labels else {**self.columns, "label": None},
-                # Metrics of the matched genres have no suffix.
-                part="mismatched" if name == "dev_mismatched" else "",
+                self.columns if has_labels else {**self.columns, "label": None},
+                self.quoting,
                 header=self.table.header if has_labels else None,
                 leave_out_broken_rows=self.table.broken_rows and has_labels,
             )
+            # Metrics of the matched genres have no suffix.
+            part = "mismatched" if name == "dev_mismatched" else ""
+            examples += self.examples(rows, part)
         return examples
 
     def check_dev(self) -> None:

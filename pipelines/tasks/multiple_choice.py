@@ -16,7 +16,7 @@ from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from .reading.examples import AnyExample, id_and_label, required
 from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, warn_of_rows
-from .reading.tables import as_text, read_rows, read_table
+from .reading.tables import Row, as_text, read_rows
 from .scoring.metrics import probabilities_of, rounded_down
 from .task import Answers, Columns, Description, Files, Outputs, Task
 
@@ -93,17 +93,17 @@ class MultipleChoiceTask(Task):
         if self._num_choices:
             return self._num_choices
         path, column = next(iter(self.files.values()))[0], self.column("options")
-        number, row = next(read_table(path, [column]))
-        return len(as_options(row[column], column, f"{path}:{number}"))
+        row = next(read_rows(path, 0, False, {"options": column}))
+        return len(as_options(row.cells["options"], column, row.where))
 
     @property
     def sequences_per_example(self) -> int:
         """See Task."""
         return self.num_choices
 
-    def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
-        """See Task.read_file."""
-        for row in read_rows(path, first, needs_answers, self.columns):
+    def examples(self, rows: Iterable[Row]) -> Iterator[MultipleChoiceExample]:
+        """See Task.examples."""
+        for row in rows:
             cells, names, where = row.cells, row.columns, row.where
             options = as_options(cells["options"], names["options"], where, self.num_choices)
             question = row.text("question") if "question" in cells else ""

@@ -19,7 +19,7 @@ from .reading.sequences import Encoder, Packed, Sequences
 from .reading.split_report import warn_of_rows
 from .reading.squad_files import Question, check_answers, is_squad_file, read_questions
 from .reading.squad_windows import Window, read_paragraphs
-from .reading.tables import column_names, read_rows
+from .reading.tables import Row, column_names, read_rows
 from .scoring.squad_answers import Answer, answer_by_beams, answer_by_spans
 from .scoring.squad_metrics import score_v1, score_v2
 from .task import Answers, Description, Files, Outputs, Task
@@ -195,7 +195,11 @@ class SquadTask(Task):
             return
         has_id = "id" in column_names(path)
         columns = {"question": "question", "context": "context", "id": "id" if has_id else None}
-        for row in read_rows(path, first, False, columns):
+        yield from self.examples(read_rows(path, first, False, columns))
+
+    def examples(self, rows: Iterable[Row]) -> Iterator[Question]:
+        """See Task.examples. The rows have the columns of a table without answers."""
+        for row in rows:
             yield Question(row.id, row.text("question"), row.text("context"), (), False)
 
     def _is_answered(self, question: Question) -> bool:

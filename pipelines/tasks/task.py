@@ -16,7 +16,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .reading.examples import required
 from .reading.sequences import Encoder, Packed, Sequences, pack_in_blocks
-from .reading.tables import write_table
+from .reading.tables import Row, read_rows, write_table
 
 Outputs = list[dict[str, Any]]  # arrays, or scalars such as bytes
 Files = Mapping[str, str | Sequence[str]]  # maps a split to its file or files
@@ -67,12 +67,14 @@ class Task(abc.ABC):
       columns: maps a field to its column, or to None if there is no such column.
       fields: maps a field to its default column. Empty if the task has its own file format.
       stored: names of the constructor's arguments that are stored in task.json.
+      quoting: see tables.read_table.
       block_size: maximum number of examples to tokenize at once.
       has_dev_loss: whether a prediction has the outputs that `losses` needs.
     """
 
     fields: ClassVar[dict[str, str | None]] = {}
     stored: ClassVar[tuple[str, ...]] = ()
+    quoting = "csv"
     block_size = 1000
     has_dev_loss = True
 
@@ -139,7 +141,11 @@ class Task(abc.ABC):
 
         A task without `files` overrides `read` and `other_splits` instead.
         """
-        raise NotImplementedError
+        return self.examples(read_rows(path, first, needs_answers, self.columns, self.quoting))
+
+    @abc.abstractmethod
+    def examples(self, rows: Iterable[Row]) -> Iterator:
+        """Yields the examples of rows with the columns `columns`, in files or in memory."""
 
     def summarise(self, examples: list) -> list[str]:
         """Returns lines for the run's plan: statistics of the answers, and warnings."""

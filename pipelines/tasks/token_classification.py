@@ -21,7 +21,8 @@ from .labelled_task import LabelledTask
 from .reading.examples import required
 from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, warn_of_rows
-from .reading.token_files import FIELDS, TokenExample, iterate_examples
+from .reading.tables import Row
+from .reading.token_files import FIELDS, TokenExample, example_of_row, iterate_examples
 from .scoring.metrics import rounded_down
 from .scoring.token_rows import Tagged, columns_of, predicted_spans, score_rows, spans_of_tags
 from .task import Answers, Columns, Description, Files, Outputs, Task
@@ -106,18 +107,16 @@ class TokenClassificationTask(LabelledTask):
 
     def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file."""
-        is_raw = None
-        for example in iterate_examples(path, self.columns, first, needs_answers):
-            if not needs_answers and is_raw not in (None, example.text is not None):
-                raise UserError(
-                    f"{path}: raw texts and lists of words in one file, where text {example.id} "
-                    "differs from the previous texts; put them into separate files"
-                )
-            is_raw = example.text is not None
+        examples = iterate_examples(path, self.columns, first, needs_answers)
+        for example in examples if needs_answers else _alike(examples, path):
             where = f"{path}: text {example.id}, {' '.join(example.words)[:60]!r}"
             for tag in example.tags or ():
                 self.check_known(tag, where)
             yield example
+
+    def examples(self, rows: Iterable[Row]) -> Iterator[TokenExample]:
+        """See Task.examples."""
+        return _alike(map(example_of_row, rows), "rows")
 
     def summarise(self, examples: list[TokenExample]) -> list[str]:
         """See Task.summarise. Counts entities by type, or words by tag if not `marks_entities`."""
@@ -259,6 +258,19 @@ class TokenClassificationTask(LabelledTask):
                 paths.append(os.path.join(directory, f"{split}_predictions.{extension}"))
                 files.write_atomically(paths[-1], "".join(line + "\n" for line in content))
         return paths
+
+
+def _alike(examples: Iterable[TokenExample], where: str) -> Iterator[TokenExample]:
+    """Yields texts to predict. Refuses raw texts beside lists of words: their columns differ."""
+    is_raw = None
+    for example in examples:
+        if is_raw not in (None, example.text is not None):
+            raise UserError(
+                f"{where}: both raw texts and lists of words; text {example.id} is the first that "
+                "differs: predict them separately"
+            )
+        is_raw = example.text is not None
+        yield example
 
 
 def _tagged_by_export(example: TokenExample, output: dict[str, np.ndarray]) -> Tagged:

@@ -128,7 +128,7 @@ def test_rows_in_memory_of_a_fine_tuned_model(tuned, tmp_path):
     assert model.predict(np.array(more)) == expected
     for wrong, message in (
         ([rows[0], {"first": "a"}], r"^rows\[1\]: no field 'second'"),
-        ([{**rows[0], "second": np.int64(1)}], r"^rows\[0\]: expected text, got int64$"),
+        ([{**rows[0], "second": np.int64(1)}], r"^rows\[0\]: 'second' is .int64., expected text$"),
         ([{"txt": "a"}], r"^rows\[0\]: none of the fields first, second; the row has txt$"),
         ("the river", "expected a list of rows, got one string"),
         (rows[0], r"expected a list of rows, got dict: .*, or .* table.to_dict\('records'\)$"),
@@ -217,6 +217,6 @@ def test_lists_are_json_in_tables_and_faults_are_said_before_the_work(tagger, tm
     with pytest.raises(ValueError, match="--label_column=: models that tag words read known tags"):
         tags(tagger, columns, tmp_path / "other.csv", columns={"label": ""})
     path.write_text('{"text": "a"}\n{"text": ["b"]}\n')
-    with pytest.raises(ValueError, match="raw texts and lists of words in one file"):
+    with pytest.raises(ValueError, match=r"in.jsonl: both raw texts and lists of words; text 1 "):
         tags(tagger, path, tmp_path / "refused.jsonl")
     assert not list(tmp_path.glob("refused*"))

@@ -87,8 +87,8 @@ def column_names(path: str, quoting: str = "csv") -> list[str]:
 class Row:
     """A row of a table. `cells` maps the fields of a task to cells or JSON values.
 
-    `where` is FILE:LINE. `id` is the id in the file, or the row number if the file has no ids.
-    `columns` maps a field to its column.
+    `where` is FILE:LINE, or rows[NUMBER] in memory. `id` is the id in the file, or the row number
+    if the file has no ids. `columns` maps a field to its column.
     """
 
     where: str
@@ -122,11 +122,18 @@ def read_rows(
     if not needs_answers and "label" in present and not _has_label(path, present, quoting):
         absent = present.pop("label")
     rows = read_table(path, [*present.values()], quoting=quoting, absent=absent, **table_arguments)
-    for place, (number, cells) in enumerate(rows, start=first):
-        where, name = f"{path}:{number}", str(place)
-        if "id" in present:
-            name = as_text(str(cells[present["id"]]), present["id"], where)
-        yield Row(where, name, present, {field: cells[present[field]] for field in present})
+    yield from as_rows(((f"{path}:{number}", cells) for number, cells in rows), present, first)
+
+
+def as_rows(
+    records: Iterable[tuple[str, Mapping]], columns: Mapping[str, str], first: int = 0
+) -> Iterator[Row]:
+    """Yields a Row for each (where, cells by column). For other arguments see read_rows."""
+    for place, (where, cells) in enumerate(records, start=first):
+        name = str(place)
+        if "id" in columns:
+            name = as_text(str(cells[columns["id"]]), columns["id"], where)
+        yield Row(where, name, columns, {field: cells[columns[field]] for field in columns})
 
 
 def _has_label(path: str, columns: Mapping[str, str], quoting: str) -> bool:
@@ -349,7 +356,7 @@ def _cell(value: object) -> object:
 
 
 def _shown(value: object) -> str:
-    return json.dumps(value)[:60]
+    return json.dumps(value, default=lambda other: type(other).__name__)[:60]
 
 
 def _listed(names: Iterable[str]) -> str:

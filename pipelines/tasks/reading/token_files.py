@@ -74,8 +74,10 @@ def iterate_examples(
             f"{path}: models that tag words read .jsonl, or a word and its tag on each line as in "
             "CoNLL's files: convert the table"
         )
-    read = _read_json if ending(path) in (".json", ".jsonl") else _read_conll
-    texts = read(path, columns, first, needs_tags)
+    if ending(path) in (".json", ".jsonl"):
+        yield from map(example_of_row, read_rows(path, first, needs_tags, columns))
+        return
+    texts = _read_conll(path, columns, first, needs_tags)
     if (example := next(texts, None)) is None:
         raise UserError(f"{path}: no texts; expected at least one")
     yield example
@@ -145,19 +147,16 @@ def _column_number(columns: Mapping[str, str | None], field: str, default: int) 
         ) from None
 
 
-def _read_json(
-    path: str, columns: Mapping[str, str | None], first: int, needs_tags: bool
-) -> Iterator[TokenExample]:
-    for row in read_rows(path, first, needs_tags, columns):
-        words, labels = row.cells["text"], row.cells.get("label")
-        if "label" in row.cells and not isinstance(labels, list):
-            raise UserError(
-                f"{row.where}: {row.columns['label']!r} is no list, expected one of tags or spans"
-            )
-        if isinstance(words, list):
-            yield _of_words(row, words, labels)
-        else:
-            yield of_text(row.id, row.text("text"), labels, row.columns.get("label", ""), row.where)
+def example_of_row(row: Row) -> TokenExample:
+    """Converts a JSON object with words and tags, or with a text and spans; see FIELDS."""
+    words, labels = row.cells["text"], row.cells.get("label")
+    if "label" in row.cells and not isinstance(labels, list):
+        raise UserError(
+            f"{row.where}: {row.columns['label']!r} is no list, expected one of tags or spans"
+        )
+    if isinstance(words, list):
+        return _of_words(row, words, labels)
+    return of_text(row.id, row.text("text"), labels, row.columns.get("label", ""), row.where)
 
 
 def _of_words(row: Row, cells: list, tags: list | None) -> TokenExample:
