@@ -133,18 +133,18 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
     }
     existing = versions.existing(output)
     for number in reversed(existing) if version is None else [version]:
-        earlier = os.path.join(output, str(number))
-        path = os.path.join(earlier, files.PROVENANCE_FILE)
-        if tf.io.gfile.exists(path) and files.read_json(path) == provenance:
-            print(f"exported before: {earlier}")
-            return earlier
-    version = version or max(existing, default=0) + 1
-    final = os.path.join(output, str(version))
-    if version in existing:
-        raise UserError(
-            f"{final!r} is another export: choose another --version (a version is never "
-            "overwritten)"
-        )
+        final = os.path.join(output, str(number))
+        theirs = files.read_json_if_exists(os.path.join(final, files.PROVENANCE_FILE))
+        difference = job_directory.describe_difference(theirs, provenance)
+        if not difference:
+            print(f"exported before: {final}")
+            return final
+        if version in existing:
+            raise UserError(
+                f"{final!r} is another export ({difference}): choose another --version (a version "
+                "is never overwritten)"
+            )
+    final = os.path.join(output, str(version or max(existing, default=0) + 1))
     settings = "".join(f", {name} {value}" for name, value in decided(served.task).items())
     print(
         f"exporting {served.checkpoint}, {served.kind.replace('_', ' ')}\n"

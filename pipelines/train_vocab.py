@@ -147,13 +147,24 @@ def train_vocab(
         "settings": {**dataclasses.asdict(settings), **dataclasses.asdict(text_format)},
         "input_bytes": sizes,
     }
+    record = settings_path(f"{output_prefix}.model")
     if tf.io.gfile.exists(f"{output_prefix}.model"):
-        _check_same(output_prefix, provenance)
+        known = files.read_json_if_exists(record)
+        theirs, ours = (
+            {**of.get("settings", {}), "input_bytes": of.get("input_bytes")}
+            for of in (known, provenance)
+        )
+        if difference := job_directory.describe_difference(theirs, ours):
+            difference = difference if known else f"{record}, which would say how, is missing"
+            raise UserError(
+                f"{output_prefix}.model is there already, but made of other input files or with "
+                f"other settings ({difference}): delete it or choose another --output_prefix"
+            )
         print(
             f"{output_prefix}.model is there already, trained on files of these names and sizes: "
             "nothing to do"
         )
-        job_directory.warn_if_modified(input_files, settings_path(f"{output_prefix}.model"))
+        job_directory.warn_if_modified(input_files, record)
         return
     print(
         f"vocabulary: {settings.vocab_size:,} {settings.model_type} pieces, "
@@ -167,30 +178,11 @@ def train_vocab(
     pieces = range(processor.vocab_size())
     listing = "".join(f"{processor.id_to_piece(i)}\t{processor.get_score(i):g}\n" for i in pieces)
     files.write_atomically(f"{output_prefix}.vocab", listing)
-    files.write_json(settings_path(f"{output_prefix}.model"), provenance, indent=1)
+    files.write_json(record, provenance, indent=1)
     files.write_atomically(f"{output_prefix}.model", model)  # last, to mark the job as finished
     where = "held out of training" if text.heldout else "of the training text"
     report = vocabulary_report.report(processor, text.heldout or text.first, where)
     print("\n".join([report, *vocabulary_report.lost_marks(text.losing.lines)]))
-
-
-def _check_same(output_prefix: str, provenance: dict) -> None:
-    """Raises a UserError if an existing vocabulary has other training text or settings."""
-    path = settings_path(f"{output_prefix}.model")
-    found = files.read_json_if_exists(path)
-    if found == provenance:
-        return
-    if "input_bytes" not in found:
-        difference = f"{path}, which would say how it was made, is missing"
-    elif found["input_bytes"] != provenance["input_bytes"]:
-        difference = "it was trained on other input files"
-    else:
-        settings = job_directory.describe_difference(found["settings"], provenance["settings"])
-        difference = f"it was made with other settings ({settings})"
-    raise UserError(
-        f"{output_prefix}.model is there already, but {difference}: delete it or choose another "
-        "--output_prefix"
-    )
 
 
 class _Sample:

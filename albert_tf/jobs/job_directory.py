@@ -69,6 +69,14 @@ def lock(directory: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def hold(directory: str, settings: dict) -> Iterator[None]:
+    """Locks a directory and claims it for the job with these settings; see `lock` and `claim`."""
+    with lock(directory):
+        claim(directory, settings)
+        yield
+
+
 def claim(model_dir: str, settings: dict) -> None:
     """Records a run's settings in `model_dir`, or compares them with the recorded settings.
 

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -37,15 +36,11 @@ class Run:
         """Whether this host writes the files of the run."""
         return is_chief(self.strategy)
 
-    @contextlib.contextmanager
-    def hold(self, identity: dict[str, Any]) -> Iterator[None]:
+    def hold(self, identity: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
         """On the chief, locks the directory and records or checks the identity of the run."""
         if not self.is_chief:
-            yield
-            return
-        with job_directory.lock(self.model_dir):
-            job_directory.claim(self.model_dir, identity)
-            yield
+            return contextlib.nullcontext()
+        return job_directory.hold(self.model_dir, identity)
 
     def save_model_files(self, config: AlbertConfig, tokenizer: AlbertTokenizer) -> None:
         """On the chief, writes config and vocabulary to the run's directory."""

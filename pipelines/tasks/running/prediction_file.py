@@ -54,7 +54,7 @@ def predict_file(
     if tf.io.gfile.isdir(output_file):
         raise UserError(f"--output_file: {output_file!r} is a directory: name another file")
     if tf.io.gfile.exists(output_file):
-        summary = files.read_json(run_file) if tf.io.gfile.exists(run_file) else {}
+        summary = files.read_json_if_exists(run_file)
         theirs = summary.get("identity", {})
         if difference := job_directory.describe_difference(theirs, identity):
             difference = difference if theirs else f"{run_file} is missing"
@@ -63,8 +63,7 @@ def predict_file(
                 f"these flags and this version ({difference}): name another file, or remove it"
             )
     else:
-        with job_directory.lock(parts):
-            job_directory.claim(parts, identity)
+        with job_directory.hold(parts, identity):
             paths, number = _write_parts(task, model, input_files, parts, report)
             with files.whole_files(os.path.dirname(output_file)) as local_path:
                 partial = local_path(os.path.basename(output_file))
