@@ -11,9 +11,9 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import on_host
 from albert_tf.text.masks import tokenize_around_masks
+from albert_tf.text.packing import rounded_up
 from albert_tf.text.tokenization import MASK, AlbertTokenizer, as_texts
 
-_LENGTH_STEP = 8  # batches are padded to a multiple of this length to limit the number of shapes
 POOLINGS = ("mean", "cls")
 MASKINGS = ("word", "piece")
 MASKING_HELP = (
@@ -340,7 +340,7 @@ def _batches(
 
 
 def _padded_length(length: int, longest: int) -> int:
-    return min(-(-length // _LENGTH_STEP) * _LENGTH_STEP, longest)
+    return min(rounded_up(length), longest)
 
 
 def _padded(rows: Sequence[np.ndarray], pad_id: int, longest: int) -> tuple[np.ndarray, np.ndarray]:

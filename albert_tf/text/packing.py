@@ -1,13 +1,16 @@
 """Packs texts of any length into model inputs, `[CLS] A [SEP] B [SEP]`, in the graph."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from albert_tf.text.windows import Windows, cut
 
-# Sequences are padded to a multiple of this number, so that kernels are compiled for few shapes.
-LENGTH_STEP = 16
+# All batches are padded to a multiple of this length, to limit the number of shapes. For each new
+# length, the element-wise passes of training are compiled once, which takes 0.15 s. A step of 16
+# would add padding, and change the dropout masks of fine-tuning.
+LENGTH_STEP = 8
 
 NUM_SPECIAL_PIECES = 3  # [CLS] and two [SEP]
 
@@ -222,6 +225,6 @@ class Packer:
         return padded
 
 
-def rounded_up(lengths: tf.Tensor) -> tf.Tensor:
-    """Rounds lengths up to a multiple of LENGTH_STEP."""
-    return -(-lengths // LENGTH_STEP) * LENGTH_STEP
+def rounded_up(length: Any) -> Any:
+    """Rounds a length, or a tensor of lengths, up to a multiple of LENGTH_STEP."""
+    return -(-length // LENGTH_STEP) * LENGTH_STEP

@@ -166,7 +166,7 @@ class AlbertTokenizer:
           dict of int32 [texts, L] `input_word_ids`, `input_mask` (1 = real) and `input_type_ids`
           (1 = second text and its [SEP]). In Hugging Face models, their names are input_ids,
           attention_mask and token_type_ids. L is the length of the longest row, rounded up to a
-          multiple of 16, but at most `max_length`.
+          multiple of 8, but at most `max_length`.
 
         Raises:
           UserError: if `texts` are no list of strings, or `text_pairs` has a different length.

@@ -78,7 +78,7 @@ def test_packing_is_the_references(pairs, max_seq_length):
     tokens = Packer(special, max_seq_length).truncate_and_pack(*ragged, ragged[1].row_lengths() > 0)
     rows = [packed(a, b, special, max_seq_length) for a, b in zip(firsts, seconds)]
     longest = max([1, *(len(ids) for ids, _ in rows)])
-    seq_len = next(n for n in (16, 32, max_seq_length) if n >= longest)
+    seq_len = min(-(-longest // 8) * 8, max_seq_length)
     tokens = [tokens[name] for name in ("input_ids", "input_mask", "segment_ids")]
     assert {tuple(t.shape) for t in tokens} == {(len(pairs), seq_len)}
     check_packed(tokens, rows, seq_len, special.pad_id)
