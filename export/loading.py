@@ -1,19 +1,15 @@
 """Loads a checkpoint for export and builds its serving module."""
 
-import os
 from collections.abc import Container
 
-import tensorflow as tf
-
-from albert_tf.checkpoints import fine_tuned, model_directory
+from albert_tf.checkpoints import model_directory
+from albert_tf.checkpoints.opening import ALBERT_TF, open_model
+from albert_tf.checkpoints.pretrained import create_model
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.jobs import program
-from albert_tf.kinds import KINDS
 from albert_tf.layers.primitives import build_parts
-from albert_tf.models import AlbertForPreTraining
-from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from .kinds import ENCODER, MODULES, PRETRAINING
+from .kinds import ENCODER, MODULES
 from .modules.serving_module import ServedCheckpoint, ServingModule
 
 # Outputs of the pooler and of the sentence-order head.
@@ -28,39 +24,26 @@ def open_checkpoint(
     `kind` defaults to the kind in task.json, or to pretraining if there is no task.json.
     `max_seq_length` defaults to the maximum length in training.
     """
-    model_dir, checkpoint = model_directory.find_best_checkpoint(path)
-    kind, task = _read_task(model_dir, kind)
-    config = model_directory.read_config(model_dir, checkpoint)
-    fine_tuned.check_pairs(model_dir, task, config)
-    tokenizer = model_directory.load_tokenizer(model_dir, config)
-    trained_length = model_directory.trained_length(model_dir, config)
-    max_seq_length = max_seq_length or trained_length
-    program.check_max_seq_length(max_seq_length, config.max_position_embeddings, trained_length)
-    return ServedCheckpoint(kind, task, checkpoint, model_dir, config, tokenizer, max_seq_length)
-
-
-def _read_task(model_dir: str, kind: str | None) -> tuple[str, dict]:
-    """Reads task.json and returns `kind` and `task` for ServedCheckpoint."""
-    path = os.path.join(model_dir, model_directory.TASK_FILE)
-    task = {}
-    if tf.io.gfile.exists(path):
-        task = files.read_json(path)
-    else:
-        model_directory.check_pretrained(model_dir)  # rejects unfinished fine-tuning runs
-    found = task.get("kind") if task else PRETRAINING
-    if found not in MODULES:
-        raise UserError(
-            f"{path}: kind is {found!r}, expected one of {', '.join(MODULES)}: was it written by "
-            "pipelines.finetune?"
-        )
-    kind = kind or found
-    if kind not in (found, ENCODER):
-        made_by = "pipelines.finetune makes such a model" if not task else f"see {path}"
+    opened = open_model(path, [ALBERT_TF], parts=True)
+    model_dir, config, found = opened.directory, opened.config, opened.kind
+    if kind not in (None, found, ENCODER):
+        fine_tune = "pipelines.finetune makes such a model"
+        made_by = f"see its {model_directory.TASK_FILE}" if opened.is_fine_tuned else fine_tune
         raise UserError(
             f"--kind={kind}, but {model_dir!r} holds a model for {found} ({made_by}): take "
             f"--kind={found} or --kind={ENCODER}, or another --checkpoint"
         )
-    return kind, {} if kind == ENCODER else task
+    kind = kind or found
+    if kind != ENCODER:
+        opened.check_pairs(config)
+    tokenizer = model_directory.load_tokenizer(model_dir, config)
+    trained_length = model_directory.trained_length(model_dir, config)
+    max_seq_length = max_seq_length or trained_length
+    program.check_max_seq_length(max_seq_length, config.max_position_embeddings, trained_length)
+    task = {} if kind == ENCODER else opened.task
+    return ServedCheckpoint(
+        kind, task, opened.checkpoint, model_dir, config, tokenizer, max_seq_length
+    )
 
 
 def load_module(served: ServedCheckpoint) -> ServingModule:
@@ -72,10 +55,8 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
     """
     if served.kind == ENCODER:
         model = AlbertEncoder(served.config)
-    elif served.kind == PRETRAINING:
-        model = AlbertForPreTraining(served.config)
     else:
-        model = KINDS[served.kind].create_model(served.config, served.task)
+        model = create_model(served.config, served.task)
     width = served.config.hidden_size
     build_parts(width, model)
     if served.kind == ENCODER:

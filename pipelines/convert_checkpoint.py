@@ -34,11 +34,10 @@ import re
 
 from absl import flags
 
-from albert_tf.checkpoints import fine_tuned, hub
 from albert_tf.checkpoints.conversion import FORMATS, convert, convert_fine_tuned
+from albert_tf.checkpoints.opening import open_model
 from albert_tf.jobs import program, text_flags
 from albert_tf.jobs.decision import Decision
-from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -85,15 +84,15 @@ def main(_) -> None:
             raise UserError(
                 f"--{name}={FLAGS[name].value!r} is not a regular expression: {error}"
             ) from None
+    opened = open_model(FLAGS.input, FORMATS)
     both = {
-        "input_path": hub.local_path(FLAGS.input.rstrip("/")),
+        "input_path": opened.path,
         "output_dir": FLAGS.output_dir,
         "output_format": FLAGS.output_format,
         "spm_model_file": FLAGS.spm_model_file,
         "text_settings": text_flags.from_flags(),
     }
-    files.check_finished(both["input_path"])
-    if fine_tuned.find(both["input_path"]):
+    if opened.is_fine_tuned:
         if FLAGS.target_vocab:
             raise UserError("--target_vocab is for pre-trained models")
         decide = Decision(null_threshold=FLAGS.null_threshold).apply

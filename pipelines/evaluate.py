@@ -25,7 +25,8 @@ from absl import flags
 
 import albert_tf
 from albert_tf import metrics
-from albert_tf.checkpoints import model_directory
+from albert_tf.checkpoints import model_directory, pretrained
+from albert_tf.checkpoints.opening import ALBERT_TF, open_model
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import program
 from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
@@ -83,7 +84,8 @@ def evaluate(settings: Evaluation) -> dict:
     """Evaluates on all examples of a split. Stores and returns the metrics."""
     record_dir, split = settings.record_dir, settings.split
     manifest = Manifest.read(record_dir)
-    model_dir, prefix = model_directory.find_checkpoint(settings.checkpoint)
+    opened = open_model(settings.checkpoint, [ALBERT_TF], pretrained=True)
+    model_dir, config = opened.directory, opened.config
     tokenizer = AlbertTokenizer.load(model_dir)
     max_seq_length = settings.max_seq_length or manifest.max_seq_length
     trained = model_directory.recorded_settings(model_dir).get("sentence_objective", "sop")
@@ -95,11 +97,10 @@ def evaluate(settings: Evaluation) -> dict:
             f"{record_dir!r} has no {split} records: write records of more text or with a larger "
             "--heldout_fraction"
         )
-    config = model_directory.read_config(model_dir, prefix)
     program.check_max_seq_length(max_seq_length, config.max_position_embeddings)
     if split == "heldout":
         check_heldout_split(model_dir, manifest.heldout_split)
-    model, _ = model_directory.load_for_pretraining(prefix)
+    model = pretrained.load(opened, tokenizer)[0]
 
     def scored(batch, dropout_seed):
         return model(batch, dropout_seed, hidden_states=True)
@@ -120,7 +121,7 @@ def evaluate(settings: Evaluation) -> dict:
     baselines = {}
     if options.objective.has_label:
         baselines = order_baselines(record_dir, split, options, tokenizer)
-    evaluated = _evaluated(manifest, prefix, config, options, split)
+    evaluated = _evaluated(manifest, opened.checkpoint, config, options, split)
     result = {**evaluated, "examples": examples, **_figures(totals, baselines, tokenizer)}
     parts = (result["checkpoint"], split, options.sentence_objective, result["records"][:8])
     path = os.path.join(model_dir, "evaluations", f"{'-'.join(parts)}.json")

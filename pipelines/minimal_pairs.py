@@ -32,7 +32,8 @@ import numpy as np
 from absl import flags
 
 from albert_tf import metrics
-from albert_tf.checkpoints import model_directory
+from albert_tf.checkpoints import pretrained
+from albert_tf.checkpoints.opening import ALBERT_TF, open_model
 from albert_tf.jobs import program
 from albert_tf.scoring import MASKING_HELP, MASKINGS, SentenceScorer
 from albert_tf.storage import files
@@ -106,17 +107,15 @@ def main(_) -> None:
             " rename the column in the table, and give its new name"
         )
     pairs = read_pairs(paths, columns, FLAGS.pairs_per_group)
-    _, checkpoint = model_directory.find_checkpoint(FLAGS.checkpoint)
+    opened = open_model(FLAGS.checkpoint, [ALBERT_TF], pretrained=True)
     groups = len({pair.group for pair in pairs})
-    print(f"{len(pairs):,} pairs of {groups:,} groups, scored by {checkpoint}", flush=True)
-    model, model_dir = model_directory.load_for_pretraining(checkpoint)
-    scorer = SentenceScorer(
-        model, AlbertTokenizer.load(model_dir), masks_rest_of_word=FLAGS.masking == "word"
-    )
+    print(f"{len(pairs):,} pairs of {groups:,} groups, scored by {opened.checkpoint}", flush=True)
+    model, tokenizer, *_ = pretrained.load(opened, AlbertTokenizer.load(opened.directory))
+    scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=FLAGS.masking == "word")
     baseline = compare_words(count_words(corpus), pairs) if corpus else {}
     scores, lengths = score(scorer, pairs)
     names = ("input_file", "pairs_per_group", "masking", "corpus")
-    result = {"checkpoint": checkpoint, **{name: FLAGS[name].value for name in names}}
+    result = {"checkpoint": opened.checkpoint, **{name: FLAGS[name].value for name in names}}
     result |= figures(pairs, _right(*scores), **baseline)
     table = dict(zip(columns, zip(*pairs)))
     table |= {name: values.tolist() for name, values in zip(_RESULTS, (*scores, *lengths))}

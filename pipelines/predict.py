@@ -40,8 +40,7 @@ import numpy as np
 from absl import flags
 
 import albert_tf
-from albert_tf.checkpoints import hub, saved_model
-from albert_tf.checkpoints.pretrained import is_pretrained
+from albert_tf.checkpoints import hub, opening
 from albert_tf.jobs import job_directory, program
 from albert_tf.jobs.decision import AS_TRAINED, Decision
 from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
@@ -137,7 +136,7 @@ def predict(settings: PredictionSettings, input_files: list[str], output_file: s
     """Writes the predictions. Returns the result of `prediction_file.predict_file`."""
     check_output_name(output_file)
     found = _find(settings)
-    path, description, task = found
+    opened, description, task = found
     # Read all rows first, so that an invalid row is reported before hours of prediction.
     total = folded = 0
     for example in read_files(task, input_files):
@@ -157,7 +156,7 @@ def predict(settings: PredictionSettings, input_files: list[str], output_file: s
         "batch_size": settings.batch_size,
     }
     cells = f"; {folded:,} cells with line ends" * bool(folded)
-    print(f"model    {path}\nrows     {total:,}{cells}", flush=True)
+    print(f"model    {opened.path}\nrows     {total:,}{cells}", flush=True)
     with Progress("predicting", total, unit="row") as progress:
         return predict_file(
             task, loaded, input_files, output_file, identity, report=progress.update
@@ -165,52 +164,53 @@ def predict(settings: PredictionSettings, input_files: list[str], output_file: s
 
 
 class _Found(NamedTuple):
-    """A model's path, its description, and the task that reads its input rows."""
+    """A model, its description, and the task that reads its input rows."""
 
-    path: str
+    opened: opening.OpenModel
     description: dict
     task: Task
 
 
 def _find(settings: PredictionSettings) -> _Found:
     """Finds the model that the settings name, without loading its weights."""
-    model, answers = hub.local_path(settings.model), settings.answers
+    answers = settings.answers
     if answers and answers not in pretrained.ANSWERS:
         raise UserError(f"--answers={answers}: expected one of {', '.join(pretrained.ANSWERS)}")
     if settings.masking and settings.masking not in MASKINGS:
         raise UserError(f"--masking={settings.masking}: expected one of {', '.join(MASKINGS)}")
-    of_pretrained = is_pretrained(model)
+    opened = opening.open_model(fine_tuned.find_model(hub.local_path(settings.model)))
+    of_pretrained = opened.kind == opening.PRETRAINING
     if settings.masking and (not of_pretrained or answers not in (None, "score")):
         raise UserError(
             f"--masking={settings.masking} applies to the scores of pre-trained models only: omit "
             "it"
         )
     if of_pretrained:
-        path, description = model, settings.decision.apply({"kind": "pretraining"})
+        opened.require(opening.ALBERT_TF, opening.HUGGINGFACE, opening.GOOGLE)
+        description = settings.decision.apply({"kind": opening.PRETRAINING})
         task: Task = pretrained.text_task(settings.columns, settings.quoting)
     elif answers:
         raise UserError(f"--answers={answers} applies to pre-trained models only: omit it")
     else:
-        path = fine_tuned.find_model(model)
-        description = settings.decision.apply(fine_tuned.read_description(path))
-        if settings.decision.null_threshold is not None and saved_model.is_saved_model(path):
+        opened.require(opening.ALBERT_TF, opening.EXPORT)
+        description = settings.decision.apply(opened.task)
+        if settings.decision.null_threshold is not None and opened.format == opening.EXPORT:
             raise UserError(
                 "--null_threshold: an export applies its own; give it to export.export_saved_model"
             )
         described = {**description, "top_k": settings.top_k}
         task = fine_tuned.task_of(described, settings.columns, settings.quoting)
-    return _Found(path, description, task)
+    return _Found(opened, description, task)
 
 
 def _load(found: _Found, settings: PredictionSettings) -> fine_tuned.AnsweringModel:
-    path, description, task = found
-    if description["kind"] == "pretraining":
+    opened, _, task = found
+    if opened.kind == opening.PRETRAINING:
         answers = settings.answers or pretrained.ANSWERS[0]
         masking = settings.masking or MASKINGS[0]
-        return pretrained.PretrainedModel(path, answers, masking, settings.batch_size)
-    is_export = saved_model.is_saved_model(path)
-    answering = fine_tuned.Export if is_export else fine_tuned.FineTunedRun
-    return answering(path, task, settings.batch_size)
+        return pretrained.PretrainedModel(opened, answers, masking, settings.batch_size)
+    answering = fine_tuned.Export if opened.format == opening.EXPORT else fine_tuned.FineTunedRun
+    return answering(opened.path, task, settings.batch_size)
 
 
 class Predictor:

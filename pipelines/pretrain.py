@@ -38,6 +38,7 @@ from albert_tf import config as config_lib
 from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.checkpoints.model_directory import recorded_settings
+from albert_tf.checkpoints.opening import ALBERT_TF, open_model
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import sharing_plan
 from albert_tf.jobs import job_directory, program
@@ -335,9 +336,10 @@ def _restore_initial_weights(model: AlbertForPreTraining, job: Pretraining) -> s
     # Without a recorded hash, the run started from random weights, and Run.hold will fail.
     if has_checkpoint(model_dir) and (recorded := recorded_settings(model_dir).get("init_weights")):
         return recorded
-    directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
+    opened = open_model(initial.checkpoint, [ALBERT_TF], pretrained=True)
+    directory, checkpoint = opened.directory, opened.checkpoint
     check_heldout_split(directory, job.sources[0].manifest.heldout_split)
-    their_config = model_directory.read_config(directory, checkpoint)
+    their_config = opened.config
     # Restoring would not detect differences in these: names and shapes of variables are equal.
     names = ["num_attention_heads", "hidden_act", "inner_group_num"]
     if not _shares_all_weights(their_config):
@@ -377,10 +379,10 @@ def _describe_weights(initial: InitialModel, model_dir: str) -> str:
         return "initially random"
     if has_checkpoint(model_dir):
         return f"initially from {initial.checkpoint}"
-    directory, checkpoint = model_directory.find_checkpoint(initial.checkpoint)
-    config = model_directory.read_config(directory, checkpoint)
-    kind = "shared layers" if _shares_all_weights(config) else "layers"
-    return f"initially from {checkpoint}, trained with {config.num_hidden_layers} {kind}"
+    opened = open_model(initial.checkpoint, [ALBERT_TF])
+    layers = "shared layers" if _shares_all_weights(opened.config) else "layers"
+    number = opened.config.num_hidden_layers
+    return f"initially from {opened.checkpoint}, trained with {number} {layers}"
 
 
 def _numbers(texts: Sequence[str] | None) -> list[float] | None:

@@ -207,7 +207,8 @@ def wrong_directories(work):
         model_directory.save_for_pretraining(model, str(work / name))
         vocabulary.save(str(work / name))
     (work / "huggingface").mkdir()
-    (work / "huggingface/config.json").write_text("{}")
+    for name in ("config.json", "model.safetensors"):
+        (work / "huggingface" / name).write_text("{}")
     (work / "begun_without" / "run.json").write_text('{"init_weights": null}')
     dataclasses.replace(config, vocab_size=82).write(str(work / "smaller.json"))
     dataclasses.replace(config, type_vocab_size=1).write(str(work / "one_type.json"))

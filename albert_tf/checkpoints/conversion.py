@@ -1,5 +1,6 @@
 """Converts a model to this project's format, Hugging Face's format or Google's format."""
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -7,21 +8,15 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints import (
-    fine_tuned,
-    google,
-    hub,
-    huggingface,
-    model_directory,
-    name_map,
-    pretrained,
-)
+from albert_tf.checkpoints import google, hub, huggingface, model_directory, name_map
+from albert_tf.checkpoints.opening import ALBERT_TF, GOOGLE, HUGGINGFACE, open_model
+from albert_tf.checkpoints.pretrained import HEADS, load, read_tokenizer
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
 
-FORMATS = ("albert_tf", "huggingface", "google")
+FORMATS = (ALBERT_TF, HUGGINGFACE, GOOGLE)
 
 
 def convert(
@@ -37,10 +32,9 @@ def convert(
 ) -> None:
     """Converts a pre-trained model and writes it atomically to `output_dir`."""
     with files.new_directory(output_dir) as partial:
-        model, directory, notes, fresh = pretrained.read(input_path, allow_missing, allow_unused)
-        tokenizer = pretrained.read_tokenizer(directory, spm_model_file, text_settings)
-        model, further_notes = pretrained.fit_to_vocabulary(model, tokenizer)
-        notes.extend(further_notes)
+        opened = open_model(input_path, FORMATS, pretrained=True)
+        tokenizer = read_tokenizer(opened.directory, spm_model_file, text_settings)
+        model, _, notes, fresh = load(opened, tokenizer, allow_missing, allow_unused)
         if target_vocab:
             new = AlbertTokenizer(target_vocab)
             model, note = _change_vocabulary(model, tokenizer, new)
@@ -49,16 +43,16 @@ def convert(
         for note in notes:
             print(f"note         {note}")
         if output_format == "huggingface":
-            huggingface.write_model(partial, model, tokenizer, directory)
+            huggingface.write_model(partial, model, tokenizer, opened.directory)
         elif output_format == "google":
             google.write(partial, model.config, name_map.arrays(model))
         else:
             model_directory.save_for_pretraining(model, partial)
         if output_format != "huggingface":
             tokenizer.save(partial)
-        length = model_directory.trained_length(directory, model.config)
+        length = model_directory.trained_length(opened.directory, model.config)
         origin = {
-            "origin": hub.cached_name(input_path),
+            "origin": hub.cached_name(opened.path),
             "freshly_initialised": fresh,
             "max_seq_length": length if length < model.config.max_position_embeddings else None,
         }
@@ -83,7 +77,8 @@ def convert_fine_tuned(
 
     `decide` completes the content of task.json with what config.json cannot state.
     """
-    is_theirs = huggingface.find_weights(input_path) is not None
+    opened = dataclasses.replace(open_model(input_path, FORMATS), has_pairs=has_pairs)
+    is_theirs = opened.format == HUGGINGFACE
     if output_format == "google":
         raise UserError("--output_format=google: Google's code has no format of fine-tuned models")
     if output_format == "huggingface" and is_theirs:
@@ -92,25 +87,24 @@ def convert_fine_tuned(
         raise UserError(
             f"{input_path!r} is a fine-tuned model of this project: --output_format=huggingface"
         )
-    tokenizer = pretrained.read_tokenizer(input_path, spm_model_file, text_settings)
+    tokenizer = read_tokenizer(opened.directory, spm_model_file, text_settings)
     with files.new_directory(output_dir) as partial:
-        model, task, notes = fine_tuned.load(input_path, has_pairs)
+        task = decide(opened.task)
         if task.get("has_answerability_head"):
             raise UserError(
                 f"{input_path!r}: Hugging Face has no class with this head (beams for SQuAD 2.0): "
                 "fine-tune with --squad_head=spans"
             )
-        task = decide(task)
+        model, _, notes, _ = load(opened, tokenizer)
         if is_theirs and task.get("may_be_impossible") is False:
             notes.append(
                 "config.json does not say on which data the model was trained: it always gives an "
                 "answer; if that was SQuAD 2.0, pass --null_threshold=0 here or to predict"
             )
-        model, further_notes = pretrained.fit_to_vocabulary(model, tokenizer)
-        for note in [*notes, *further_notes]:
+        for note in notes:
             print(f"note         {note}")
         if output_format == "huggingface":
-            huggingface.write_model(partial, model, tokenizer, input_path, task)
+            huggingface.write_model(partial, model, tokenizer, opened.directory, task)
         else:
             model.config.write(os.path.join(partial, model_directory.CONFIG_FILE))
             prefix = os.path.join(partial, model_directory.BEST_DIR, "ckpt")
@@ -133,11 +127,8 @@ def published_model(name: str, directory: str) -> str:
             "no @, or a URL that ends in a version: https://tfhub.dev/google/albert_base/3"
         )
     if not files.is_whole(directory):
-        path = hub.local_path(name)
-        if fine_tuned.find(path):
-            raise UserError(f"{name} is a fine-tuned model: expected a pre-trained one")
         tf.keras.utils.set_random_seed(0)
-        convert(input_path=path, output_dir=directory, allow_missing=pretrained.HEADS)
+        convert(input_path=name, output_dir=directory, allow_missing=HEADS)
     origin = model_directory.read_origin(directory) or ""
     if name not in (origin, origin.partition("@")[0]):
         raise UserError(

@@ -21,14 +21,14 @@ import tensorflow as tf
 from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.storage import files, versions
+from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.unreadable import refuse_unreadable
 from albert_tf.text.huggingface_files import TOKENIZER_CONFIG_FILE
 from albert_tf.text.tokenization import AlbertTokenizer
 
 CONFIG_FILE = "albert_config.json"
-BEST_DIR = "best"
+CHECKPOINTS_DIR, BEST_DIR = "checkpoints", "best"
 RUN_FILE = "run.json"
 ORIGIN_FILE = "origin.json"
 TASK_FILE = "task.json"
@@ -36,7 +36,7 @@ TASK_FILE = "task.json"
 
 def checkpoints_directory(model_dir: str) -> str:
     """Returns the path of the checkpoints in a model directory."""
-    return os.path.join(model_dir, "checkpoints")
+    return os.path.join(model_dir, CHECKPOINTS_DIR)
 
 
 def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
@@ -52,72 +52,32 @@ def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
     return [os.path.join(directory, f"ckpt-{number}") for number in sorted(numbers)]
 
 
-def find_checkpoint(path: str) -> tuple[str, str]:
-    """Returns a model directory and the prefix of one of its checkpoints.
+def locate_checkpoint(path: str) -> tuple[str, str] | None:
+    """Returns a model directory and the prefix of one of its checkpoints, or None.
 
     `path` may be a model directory (newest checkpoint), MODEL_DIR/best (best checkpoint), or a
     checkpoint's prefix (`MODEL_DIR/checkpoints/ckpt-1000`).
     """
     path = path.rstrip("/")
-    if tf.io.gfile.exists(path) or tf.io.gfile.exists(path + ".index"):
-        files.check_directory_name(path)
     if tf.io.gfile.exists(path + ".index"):
-        model_dir = _parent(_parent(path))
-        files.check_finished(model_dir)
-        return model_dir, path
-    if not tf.io.gfile.isdir(path):
-        raise UserError(
-            f"no model directory or checkpoint at {path!r}: pipelines.pretrain, finetune and "
-            "convert_checkpoint write one, and `make demo` writes demo/model"
-        )
-    for model_dir, directory in ((path, checkpoints_directory(path)), (_parent(path), path)):
-        checkpoints = list_checkpoints(directory)
-        if checkpoints:
-            files.check_finished(model_dir)
-            return model_dir, checkpoints[-1]
-    refuse_seeds(path)
-    if tf.io.gfile.exists(os.path.join(path, "config.json")):
-        raise UserError(
-            f"{path!r} is a model of Hugging Face's form: convert it by "
-            "pipelines.convert_checkpoint, and give its --output_dir"
-        )
-    if versions.newest_saved_model(path):
-        raise UserError(f"{path!r} is an export: give the model directory that it was made from")
-    raise UserError(f"{path!r} holds no finished checkpoint: has its training begun?")
+        model_dir, checkpoint = _parent(_parent(path)), path
+    elif checkpoints := list_checkpoints(checkpoints_directory(path)):
+        model_dir, checkpoint = path, checkpoints[-1]
+    elif checkpoints := list_checkpoints(path):
+        model_dir, checkpoint = _parent(path), checkpoints[-1]
+    else:
+        return None
+    files.check_directory_name(path)
+    files.check_finished(model_dir)
+    return model_dir, checkpoint
 
 
-def find_best_checkpoint(path: str) -> tuple[str, str]:
-    """Same as find_checkpoint, but prefers best/ if the model is fine-tuned.
-
-    Fine-tuning reports the metrics of best/. It exists only if there is a dev set.
-    """
-    best = os.path.join(path, BEST_DIR)
-    is_fine_tuned = tf.io.gfile.exists(os.path.join(path, TASK_FILE))
-    return find_checkpoint(best if is_fine_tuned and list_checkpoints(best) else path)
-
-
-def check_pretrained(model_dir: str) -> None:
-    """Raises a UserError if the model is fine-tuned or its fine-tuning is not finished."""
-    if tf.io.gfile.exists(os.path.join(model_dir, TASK_FILE)):
-        raise UserError(
-            f"{model_dir!r} is a fine-tuned model: expected a pre-trained one (a fine-tuned one "
-            "can be exported, see export.export_saved_model)"
-        )
-    # Fine-tuning writes run.json to the parent of all seeds, and task.json when a seed has ended.
-    runs = [os.path.join(path, RUN_FILE) for path in (model_dir, _parent(model_dir))]
-    if os.path.basename(model_dir.rstrip("/")).startswith("seed_") and (
-        [tf.io.gfile.exists(run) for run in runs] == [False, True]
-    ):
-        raise UserError(
-            f"the fine-tuning of {model_dir!r} is not finished: run its command again to resume"
-        )
-
-
-def refuse_seeds(path: str) -> None:
-    """Raises a UserError if `path` contains fine-tuning runs, which have one model per seed."""
-    for directory in (path, *files.find(os.path.join(path, ""), "*")):
-        if seeds := files.find(os.path.join(directory, ""), "seed_*"):
-            raise UserError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")
+def find_checkpoint(path: str) -> tuple[str, str]:
+    """Same as locate_checkpoint. Raises a UserError if there is no checkpoint."""
+    found = locate_checkpoint(path)
+    if not found:
+        raise UserError(f"{path!r} holds no finished checkpoint: has its training begun?")
+    return found
 
 
 def _parent(path: str) -> str:
@@ -233,17 +193,6 @@ def _read(target: tf.train.Checkpoint, checkpoint: str) -> None:
         check_index(shapes, length_of_data(checkpoint))
         # expect_partial suppresses TensorFlow's warnings about unused values in the checkpoint.
         target.read(checkpoint).expect_partial().assert_existing_objects_matched()
-
-
-def load_for_pretraining(path: str) -> tuple[AlbertForPreTraining, str]:
-    """Loads a pre-training model by directory or checkpoint. Returns the model and directory."""
-    model_dir, checkpoint = find_checkpoint(path)
-    check_pretrained(model_dir)
-    model = AlbertForPreTraining(read_config(model_dir, checkpoint))
-    model.create_variables()
-    restore_weights(model, checkpoint)
-    model.mark_missing(read_fresh(model_dir))
-    return model, model_dir
 
 
 def save_for_pretraining(model: AlbertForPreTraining, model_dir: str) -> None:

@@ -318,12 +318,6 @@ def arrays(model: AlbertForPreTraining) -> dict[str, np.ndarray]:
     return {name: variable.numpy() for name, variable in model_variables(model).items()}
 
 
-def build(imported: Imported, source: str) -> tuple[AlbertForPreTraining, list[str]]:
-    """Builds an imported model. Also returns the names of missing variables, see `assign`."""
-    model = AlbertForPreTraining(imported.config)
-    return model, assign(model, imported, source)
-
-
 def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
     """Creates the variables of a model and assigns the imported weights.
 

@@ -7,16 +7,17 @@ from collections.abc import Mapping
 import tensorflow as tf
 
 from albert_tf.checkpoints import (
-    fine_tuned,
     google,
-    hub,
     huggingface,
     model_directory,
     name_map,
     saved_model,
 )
+from albert_tf.checkpoints.opening import ALBERT_TF, EXPORT, GOOGLE, OpenModel, open_model
+from albert_tf.config import AlbertConfig
+from albert_tf.kinds import KINDS
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.storage import files, versions
+from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.huggingface_files import check_tokens
 from albert_tf.text.settings import read_tokenizer_config, unreachable
@@ -40,47 +41,80 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     Hugging Face's config.json, in the order of the logits.
 
     Args:
-      path: a model directory of this project or one of its checkpoints; a checkpoint of Google's
-        code or a TF-Hub module; an encoder of Model Garden or TF2-Hub with albert_config.json; a
-        local Hugging Face model; an export, from which only the encoder is loaded
-        (`exports/base/1`, or `exports/base` for the newest version); or a published model, see
-        hub.local_path.
+      path: see open_model. Of an export, only the encoder is loaded.
 
     Returns:
       The model (an AlbertForPreTraining or the class of the task) and its tokenizer.
 
-    Raises a UserError if `path` is none of these, or if it has no vocabulary.
+    Raises a UserError if `path` is no model, or if it has no vocabulary.
     """
-    path = hub.local_path(files.as_path(path).rstrip("/"))
-    files.check_finished(path)
-    path = versions.newest_saved_model(path) or path
-    if saved_model.is_export(path):
-        config, tokenizer = saved_model.read_config_and_tokenizer(path)
-        model = AlbertForPreTraining(config)
-        model.create_variables()
-        saved_model.restore_encoder(model.encoder, path)
-        warnings.warn(f"{path}: an export, so the heads are freshly initialised", stacklevel=2)
-        model.mark_missing("masked_lm/")
-        return model, tokenizer
-    _refuse_part(path)
-    if fine_tuned.find(path):
-        directory = path
-        model, _, notes = fine_tuned.load(path)
-    else:
-        model, directory, notes, _ = read(path, allow_missing=HEADS)
-    tokenizer = read_tokenizer(directory)
-    model, further_notes = fit_to_vocabulary(model, tokenizer)
-    model.trained_length = model_directory.trained_length(directory, model.config)
-    for note in [*notes, *further_notes]:
-        warnings.warn(f"{path}: {note}", stacklevel=2)
+    opened = open_model(path)
+    model, tokenizer, notes, _ = load(opened, allow_missing=HEADS)
+    model.trained_length = model_directory.trained_length(opened.directory, model.config)
+    for note in notes:
+        warnings.warn(f"{opened.path}: {note}", stacklevel=2)
     return model, tokenizer
 
 
-def _refuse_part(path: str) -> None:
-    """Raises a UserError if `path` is best/ or a checkpoint of a fine-tuned model."""
-    for owner in (os.path.dirname(path), os.path.dirname(os.path.dirname(path))):
-        if owner and tf.io.gfile.exists(os.path.join(owner, model_directory.TASK_FILE)):
-            raise UserError(f"{path!r} is a part of the fine-tuned model {owner!r}: name {owner!r}")
+def load(
+    opened: OpenModel,
+    tokenizer: AlbertTokenizer | None = None,
+    allow_missing: str | None = None,
+    allow_unused: str | None = None,
+) -> tuple[tf.keras.Model, AlbertTokenizer, list[str], str]:
+    """Loads a model, or the encoder of an export, without embedded rows beyond the vocabulary.
+
+    `tokenizer` replaces the model's own. For the other arguments, which apply to pre-trained models
+    of other formats, see `name_map.to_ours`.
+
+    Returns the model, its tokenizer, notes for the user, and the comma-separated names of missing
+    variables, which are randomly initialised.
+    """
+    notes: list[str] = []
+    if opened.format == EXPORT:
+        config, tokenizer = saved_model.read_config_and_tokenizer(opened.path)
+        model = AlbertForPreTraining(config)
+        model.create_variables()
+        saved_model.restore_encoder(model.encoder, opened.path)
+        model.mark_missing("masked_lm/")
+        return model, tokenizer, ["an export, so the heads are freshly initialised"], ""
+    if opened.format == ALBERT_TF:
+        model = create_model(opened.config, opened.task)
+        model.create_variables()
+        model_directory.restore_weights(model, opened.checkpoint)
+        fresh = model_directory.read_fresh(opened.directory)
+    else:
+        imported = _read_imported(opened, allow_missing, allow_unused)
+        model, notes = create_model(imported.config, opened.task), imported.notes
+        fresh = ", ".join(name_map.assign(model, imported, opened.path))
+    if opened.is_fine_tuned:
+        opened.check_pairs(model.config)
+    else:
+        model.mark_missing(fresh)
+    if fresh:
+        state = "without effect" if opened.is_fine_tuned else "missing"
+        notes.append(f"{state}, freshly initialised: {fresh}")
+    tokenizer = tokenizer or read_tokenizer(opened.directory)
+    model, further_notes = fit_to_vocabulary(model, tokenizer)
+    return model, tokenizer, [*notes, *further_notes], fresh
+
+
+def _read_imported(
+    opened: OpenModel, allow_missing: str | None, allow_unused: str | None
+) -> name_map.Imported:
+    if opened.format == GOOGLE:
+        return google.read(opened.path, allow_missing, allow_unused)
+    if not opened.is_fine_tuned:
+        return huggingface.read(opened.path, allow_missing, allow_unused)
+    kind = KINDS[opened.kind]
+    unused = None if kind.has_pooler else r"^albert[./]pooler"
+    table = name_map.fine_tuned_table(kind, opened.task)
+    return huggingface.read(opened.path, allow_unused=unused, table=table)
+
+
+def create_model(config: AlbertConfig, task: dict) -> tf.keras.Model:
+    """Creates a model without variables. `task` is the content of task.json; {} if pre-trained."""
+    return KINDS[task["kind"]].create_model(config, task) if task else AlbertForPreTraining(config)
 
 
 def save_pretrained(
@@ -103,48 +137,6 @@ def save_pretrained(
         )
     with files.new_directory(files.as_path(directory)) as partial:
         huggingface.write_model(partial, model, tokenizer)
-
-
-def read(
-    path: str, allow_missing: str | None = None, allow_unused: str | None = None
-) -> tuple[tf.keras.Model, str, list[str], str]:
-    """Reads a pre-training model. For the optional arguments see `name_map.to_ours`.
-
-    Returns the model, the directory of its vocabulary, notes for the user, and the comma-separated
-    names of missing variables, which are randomly initialised.
-    """
-    model_directory.check_pretrained(path)
-    if is_model_directory(path):
-        model, directory = model_directory.load_for_pretraining(path)
-        notes, fresh = [], model_directory.read_fresh(directory)
-    else:
-        if huggingface.find_weights(path):
-            imported = huggingface.read(path, allow_missing, allow_unused)
-        elif google.find(path):
-            imported = google.read(path, allow_missing, allow_unused)
-        else:
-            model_directory.refuse_seeds(path)
-            versions.refuse_parent(path)
-            raise UserError(
-                f"{path!r} is no model: expected a checkpoint of Google's code, a module of "
-                "TF-Hub, a Hugging Face model, a model directory or an export"
-            )
-        model, missing = name_map.build(imported, path)
-        directory, notes, fresh = imported.directory, imported.notes, ", ".join(missing)
-        model.mark_missing(fresh)
-    if fresh:
-        notes.append(f"missing, freshly initialised: {fresh}")
-    return model, directory, notes, fresh
-
-
-def is_pretrained(path: str) -> bool:
-    """Returns whether `path` is a pre-trained model in any format that `read` supports."""
-    _refuse_part(path.rstrip("/"))
-    if tf.io.gfile.isdir(model_directory.checkpoints_directory(path)) and not fine_tuned.find(path):
-        model_directory.check_pretrained(path)  # rejects unfinished fine-tuning runs
-    if saved_model.is_saved_model(path) or fine_tuned.find(path):
-        return False
-    return bool(is_model_directory(path) or huggingface.find_weights(path) or google.find(path))
 
 
 def fit_to_vocabulary(
@@ -177,17 +169,6 @@ def fit_to_vocabulary(
             f"the model was trained otherwise, convert it with {remedy}"
         )
     return model, notes
-
-
-def is_model_directory(path: str) -> bool:
-    """Returns whether `path` is a model directory, its best/, or one of its checkpoints."""
-    if tf.io.gfile.isdir(model_directory.checkpoints_directory(path)):
-        return True
-    try:
-        model_dir, _ = model_directory.find_checkpoint(path)
-    except ValueError:
-        return False
-    return tf.io.gfile.exists(os.path.join(model_dir, model_directory.CONFIG_FILE))
 
 
 def read_tokenizer(

@@ -28,18 +28,6 @@ def is_saved_model(path: str) -> bool:
     return tf.io.gfile.exists(os.path.join(path, "saved_model.pb"))
 
 
-def is_export(path: str) -> bool:
-    """Returns whether export.export_saved_model wrote the SavedModel at `path`."""
-    return is_saved_model(path) and _lacking(path) is None
-
-
-def _lacking(path: str) -> str | None:
-    """Returns the first file of an export that is missing in this SavedModel, or None."""
-    vocabulary = os.path.basename(find_vocabulary(os.path.join(path, "assets")))
-    needed = [f"assets/{CONFIG_FILE}", f"assets/{vocabulary}", files.PROVENANCE_FILE]
-    return next((n for n in needed if not tf.io.gfile.exists(os.path.join(path, n))), None)
-
-
 def variables_prefix(path: str) -> str:
     """Returns the checkpoint prefix of a SavedModel's variables."""
     return os.path.join(path, "variables", "variables")
@@ -47,24 +35,25 @@ def variables_prefix(path: str) -> str:
 
 def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]:
     """Reads the config and tokenizer of a model that export.export_saved_model wrote."""
-    if name := _lacking(path):
-        raise UserError(
-            f"{path!r} is a SavedModel without {name}: expected one written by "
-            "export.export_saved_model; pipelines.convert_checkpoint converts others"
-        )
+    assets, provenance = os.path.join(path, "assets"), os.path.join(path, files.PROVENANCE_FILE)
+    config_file, vocabulary = os.path.join(assets, CONFIG_FILE), find_vocabulary(assets)
+    for file in (config_file, vocabulary, provenance):
+        if not tf.io.gfile.exists(file):
+            raise UserError(
+                f"{path!r} is a SavedModel without {os.path.relpath(file, path)}: expected one "
+                "written by export.export_saved_model; pipelines.convert_checkpoint converts others"
+            )
     files.check_directory_name(path)
-    assets = os.path.join(path, "assets")
-    config = AlbertConfig.read(os.path.join(assets, CONFIG_FILE))
+    config = AlbertConfig.read(config_file)
     num_bytes = length_of_data(variables_prefix(path))
     with refuse_unreadable(f"{path!r} does not hold its config's weights"):
         name_map.check_size(config, num_bytes, "ours", name_map.OUR_HEADS)
-    provenance = os.path.join(path, files.PROVENANCE_FILE)
     recorded = {"keep_accents": False, "latex_quotes": False, **files.read_json(provenance)}
     settings = {name: recorded.get(name) for name in TextSettings._fields}
     for name, value in settings.items():
         if not isinstance(value, bool):
             raise UserError(f"{provenance}: {name} is {value!r}, expected true or false")
-    return config, AlbertTokenizer(find_vocabulary(assets), **settings)
+    return config, AlbertTokenizer(vocabulary, **settings)
 
 
 def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:

@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import hub, model_directory, saved_model
 from albert_tf.checkpoints.conversion import published_model
+from albert_tf.checkpoints.opening import ALBERT_TF, EXPORT, open_model
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import job_directory
-from albert_tf.storage import files, versions
+from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .strategy import is_chief
@@ -90,15 +91,16 @@ def initial_path(init_checkpoint: str, run_directory: str, strategy: str) -> str
 
 def read_initial_model(init_checkpoint: str) -> InitialModel:
     """Reads a model directory, a checkpoint, or the newest version of an export."""
-    init_checkpoint = versions.newest_saved_model(init_checkpoint) or init_checkpoint
-    if saved_model.is_saved_model(init_checkpoint):
-        config, tokenizer = saved_model.read_config_and_tokenizer(init_checkpoint)
-        return InitialModel(config, tokenizer, init_checkpoint, config.max_position_embeddings)
-    model_dir, checkpoint = model_directory.find_checkpoint(init_checkpoint)
-    config = model_directory.read_config(model_dir, checkpoint)
-    length = model_directory.trained_length(model_dir, config)
+    opened = open_model(init_checkpoint, [ALBERT_TF, EXPORT], parts=True)
+    if opened.format == EXPORT:
+        config, tokenizer = saved_model.read_config_and_tokenizer(opened.path)
+        return InitialModel(config, tokenizer, opened.path, config.max_position_embeddings)
+    # A run starts from the newest checkpoint, even if the model is fine-tuned and has a better one.
+    model_dir, newest = model_directory.find_checkpoint(opened.path)
+    config = model_directory.read_config(model_dir, newest)
     tokenizer = model_directory.load_tokenizer(model_dir, config)
-    return InitialModel(config, tokenizer, checkpoint, length)
+    length = model_directory.trained_length(model_dir, config)
+    return InitialModel(config, tokenizer, newest, length)
 
 
 def hash_of_weights(checkpoint: str) -> str:

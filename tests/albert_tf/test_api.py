@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 import albert_tf
-from albert_tf.checkpoints import model_directory
 from albert_tf.storage.errors import UserError
 from export.loading import load_module, open_checkpoint
 from pipelines import predict
@@ -31,8 +30,7 @@ def test_every_name_is_there_and_documented():
 @pytest.fixture(scope="module")
 def made(pretrained):
     """A model, its tokenizer and their directory."""
-    model, directory = model_directory.load_for_pretraining(str(pretrained))
-    return model, albert_tf.AlbertTokenizer.load(directory), directory
+    return *albert_tf.from_pretrained(pretrained), str(pretrained)
 
 
 def test_an_export_gives_its_encoder(made, tmp_path):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints import model_directory
+import albert_tf
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.scoring import MaskFiller, SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
@@ -22,7 +22,7 @@ def tokenizer(pretrained):
 
 @pytest.fixture(scope="module")
 def model(pretrained):
-    return model_directory.load_for_pretraining(str(pretrained))[0]
+    return albert_tf.from_pretrained(pretrained)[0]
 
 
 def by_hand(model, tokenizer, text, masks_rest_of_word):

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from scipy import special
 
+import albert_tf
 from albert_tf import losses, models
 from albert_tf.checkpoints import model_directory
 from tests.builders import raises_one_line, tiny_config
@@ -131,7 +132,7 @@ def test_span_beams_in_training():
 
 
 def test_the_encoder_of_another_model(pretrained):
-    source, _ = model_directory.load_for_pretraining(str(pretrained))
+    source, _ = albert_tf.from_pretrained(pretrained)
     _, checkpoint = model_directory.find_checkpoint(str(pretrained))
     model = models.AlbertForQuestionAnswering(source.config)
     model.create_variables()

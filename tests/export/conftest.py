@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+import albert_tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import AlbertTokenizer
@@ -45,7 +46,7 @@ def wordpiece(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def model(model_dir):
-    return model_directory.load_for_pretraining(str(model_dir))[0]
+    return albert_tf.from_pretrained(model_dir)[0]
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import albert_tf
+from albert_tf.checkpoints.opening import open_model
 from albert_tf.jobs.decision import Decision
 from albert_tf.storage import versions
 from export import export_saved_model
@@ -20,7 +21,6 @@ from export.export_saved_model import export
 from export.loading import load_module, open_checkpoint
 from export.modules.serving_module import ServingModule
 from pipelines.predict import load
-from pipelines.tasks.running.fine_tuned import find_model
 from pipelines.training.run import read_initial_model
 from tests.builders import near, raises_one_line
 from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
@@ -211,14 +211,14 @@ def test_another_export_gets_the_next_version(
 def test_every_reader_accepts_versions_and_their_directory(exported, tmp_path, capsys):
     for version in (9, 10):
         shutil.copytree(exported, tmp_path / f"exports/{version}")
-    for read in (albert_tf.from_pretrained, find_model, load_to_ask):
+    for read in (albert_tf.from_pretrained, read_initial_model, load_to_ask):
         with pytest.raises(ValueError, match=r"of exports: name one, such as '.*/exports'$"):
             read(str(tmp_path))
     for path, expected in (("exports", 10), ("exports/9", 9), ("exports/", 10)):
         given, expected = f"{tmp_path}/{path}", str(tmp_path / f"exports/{expected}")
         load_to_ask(given)
         assert capsys.readouterr().out == f"{expected} answers\n"
-        assert find_model(given) == read_initial_model(given).checkpoint == expected
+        assert open_model(given).path == read_initial_model(given).checkpoint == expected
         with pytest.warns(UserWarning, match=f"{expected}: an export"):
             albert_tf.from_pretrained(given)
 
@@ -252,7 +252,7 @@ def test_wrong_requests_are_refused_before_anything_is_written(model_dir, tmp_pa
     (other / "albert_config.json").write_text(json.dumps({**config, "vocab_size": 17}))
     longest = CONFIG.max_position_embeddings
     for changes, message in (
-        ({"checkpoint": tmp_path / "absent"}, "no model directory or checkpoint"),
+        ({"checkpoint": tmp_path / "absent"}, "absent' is no model: expected a model directory"),
         ({"output": tmp_path / "file"}, r"--output=.*a file; expected a directory"),
         ({"output": tmp_path / "run"}, r"--output=.*run: holds a run"),
         ({"checkpoint": tmp_path / "run"}, r"a model of each seed: .*run/seed_7"),

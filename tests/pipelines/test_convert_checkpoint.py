@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import albert_tf
-from albert_tf.checkpoints import model_directory, name_map
+from albert_tf.checkpoints import name_map
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert
 from tests import sentences
@@ -25,13 +25,12 @@ def model_dir(tmp_path_factory, tiny_vocabulary):
 
 
 def assert_same_model(path, model_dir):
-    actual, actual_dir = model_directory.load_for_pretraining(path)
-    expected, _ = model_directory.load_for_pretraining(model_dir)
+    actual, tokenizer = albert_tf.from_pretrained(path)
+    expected, _ = albert_tf.from_pretrained(model_dir)
     assert actual.config == expected.config
     variables = name_map.model_variables(actual)
     for name, variable in name_map.model_variables(expected).items():
         np.testing.assert_array_equal(variables[name], variable)
-    tokenizer = AlbertTokenizer.load(actual_dir)
     assert tokenizer.sha256 == AlbertTokenizer.load(model_dir).sha256
     assert not tokenizer.settings.do_lower_case
 
@@ -122,6 +121,7 @@ def test_failure_leaves_nothing(model_dir, tmp_path, monkeypatch):
     paths = [f"--input={tmp_path}/mine", f"--output_dir={tmp_path}/out"]
     _, err = run("pipelines.convert_checkpoint", *paths, exit_code=2)
     assert err.splitlines()[-1].startswith(f"error: '{tmp_path}/mine' is no model")
+    paths[0] = f"--input={model_dir}"
     for flag, message in (
         ("--allow_missing=(", "--allow_missing='(' is not a regular expression: missing )"),
         ("--null_threshold=0", "--has_pairs and --null_threshold are for fine-tuned models"),

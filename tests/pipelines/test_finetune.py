@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import albert_tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.text.tokenization import AlbertTokenizer
 from export.export_saved_model import export
@@ -153,7 +154,7 @@ def test_another_run_in_the_directory(two_seeds, table, pretrained, tmp_path):
     shutil.copytree(pretrained, elsewhere)
     again = finetune(table, elsewhere, output_dir, (2,))
     assert again["dev"] == two_seeds[1]["dev"], "moved weights are the same, and seed 1 stays"
-    model, _ = model_directory.load_for_pretraining(str(pretrained))
+    model, _ = albert_tf.from_pretrained(pretrained)
     model.encoder.pooler.bias.assign_add(tf.ones([32]))
     model_directory.save_for_pretraining(model, str(elsewhere))
     with pytest.raises(ValueError, match=r"holds another run.*init_weights '"):

@@ -76,8 +76,8 @@ def test_counts_beyond_float32_are_exact(capsys):
 
 
 def test_text_that_was_trained_on_is_not_evaluated(tmp_path, monkeypatch):
-    found = str(tmp_path), f"{tmp_path}/ckpt-1"
-    monkeypatch.setattr(pretrain.model_directory, "find_checkpoint", lambda _: found)
+    found = SimpleNamespace(directory=str(tmp_path), checkpoint=f"{tmp_path}/ckpt-1")
+    monkeypatch.setattr(pretrain, "open_model", lambda *_, **__: found)
     initial = InitialModel(None, None, str(tmp_path))
     trained = {"random_seed": 7, "heldout_fraction": 0.1}
     for run, records, is_refused in (

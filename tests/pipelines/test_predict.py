@@ -179,7 +179,7 @@ def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeyp
 
 
 FAULTS = {
-    "no model": ({"model": "nowhere"}, "^no fine-tuned or pre-trained model at .*nowhere'"),
+    "no model": ({"model": "nowhere"}, "nowhere' is no model: expected a model directory"),
     "its own input": ({"output_file": "in.csv"}, "--output_file: .*in.csv' is an input file"),
     "a directory": ({"output_file": "place.csv"}, "--output_file: .*place.csv' is a directory"),
     "seeds without dev": ({"model": "no_dev"}, "^'.*no_dev' has 2 seeds .*: name a seed, such as"),

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import albert_tf
-from albert_tf.checkpoints import model_directory
+from albert_tf.checkpoints.opening import open_model
 from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
 from export.loading import open_checkpoint
@@ -82,7 +82,7 @@ def test_unfinished_fine_tuning_is_no_pretrained_model(pretrained, tmp_path):
         predict_lib.load(str(tmp_path / "run"))
     (seed / "task.json").write_text("{}")
     with pytest.raises(UserError, match="is a fine-tuned model: expected a pre-trained one"):
-        model_directory.load_for_pretraining(str(seed / "checkpoints" / "ckpt-1"))
+        open_model(seed / "checkpoints" / "ckpt-1", pretrained=True)
 
 
 def test_what_does_not_fit_a_model_is_refused(pretrained, tuned, texts_file):

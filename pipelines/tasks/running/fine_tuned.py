@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints import fine_tuned, model_directory, saved_model
+from albert_tf.checkpoints import pretrained
+from albert_tf.checkpoints.opening import open_model
 from albert_tf.kinds import KINDS
 from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
@@ -46,28 +47,18 @@ class AnsweringModel(Protocol):
 
 
 def find_model(path: str) -> str:
-    """Returns the directory of the seed or SavedModel that a path refers to.
+    """Returns the best seed on dev of an output directory of fine-tuning, else `path` itself.
 
-    For the output directory of fine-tuning, this is the best seed of the best settings on dev. For
-    a directory of SavedModel versions, it is the newest version. Raises a UserError if there is no
-    finished model.
+    Raises a UserError if no seed is finished, or none is the best.
     """
     path = path.rstrip("/")
     names = files.names_in(path)
-    if found := versions.newest_saved_model(path):
-        return found
-    if model_directory.TASK_FILE in names:
-        return path
     if COMBINATIONS_FILE in names:
         best = files.read_json(os.path.join(path, COMBINATIONS_FILE))["best"]
         return find_model(os.path.join(path, best))
-    if seeds := sorted(name for name in names if name.startswith("seed_")):
-        return _best_seed(path, seeds)
-    versions.refuse_parent(path)
-    raise UserError(
-        f"no fine-tuned or pre-trained model at {path!r}; expected the --output_dir of a "
-        "finished pipelines.finetune, its seed_N, its fold_K, an export, or a pre-trained model"
-    )
+    seeds = sorted(name for name in names if name.startswith("seed_"))
+    is_model = any(name.endswith("config.json") for name in names)
+    return _best_seed(path, seeds) if seeds and not is_model else path
 
 
 def _best_seed(path: str, seeds: Sequence[str]) -> str:
@@ -94,14 +85,7 @@ def _best_seed(path: str, seeds: Sequence[str]) -> str:
 
 def read_description(path: str) -> dict:
     """Returns the content of a model's task.json. `path` is a result of find_model."""
-    directory = os.path.join(path, "assets") if saved_model.is_saved_model(path) else path
-    file = os.path.join(directory, model_directory.TASK_FILE)
-    if not tf.io.gfile.exists(file):
-        raise UserError(
-            f"{path!r} has no task.json: expected a fine-tuned model; an "
-            "export of a pre-trained one has the signature score (export/README.md)"
-        )
-    return files.read_json(file)
+    return open_model(path).task
 
 
 def task_of(description: dict, columns: Mapping[str, str], quoting: str | None = None) -> Task:
@@ -111,11 +95,8 @@ def task_of(description: dict, columns: Mapping[str, str], quoting: str | None =
     that differ from fine-tuning, or to "" if there is no such column. If `quoting` is None, the
     quoting of fine-tuning is used.
     """
-    kind, name = description["kind"], description["task"]
-    if name not in TASKS and kind not in KINDS:
-        raise UserError(f"models of kind {kind!r} predict no files")
     # Other programs may have named the task: the kind has a task for tables.
-    task = TASKS.get(name) or TASKS[KINDS[kind].task]
+    task = TASKS.get(description["task"]) or TASKS[KINDS[description["kind"]].task]
     return task.restore(description, columns, quoting)
 
 
@@ -129,11 +110,11 @@ class FineTunedRun:
     rows_per_part = ROWS_PER_PART
 
     def __init__(self, path: str, task: Task, batch_size: int):
-        _, checkpoint = model_directory.find_best_checkpoint(path)
-        self.identity = {"weights": hash_of_weights(checkpoint)}
+        opened = open_model(path)
+        self.identity = {"weights": hash_of_weights(opened.checkpoint)}
         self._task, self._tokenizer = task, AlbertTokenizer.load(path)
-        model, description, _ = fine_tuned.load(path)
-        self._max_seq_length = description["max_seq_length"]
+        model = pretrained.load(opened, self._tokenizer)[0]
+        self._max_seq_length = opened.task["max_seq_length"]
         strategy = tf.distribute.get_strategy()
         self.outputs = Prediction(strategy, model, batch_size, self._max_seq_length, False)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from albert_tf.checkpoints import pretrained
+from albert_tf.checkpoints.opening import OpenModel
 from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
 from ..classification import ClassificationTask, Example
@@ -31,18 +32,17 @@ def text_task(columns: Mapping[str, str], quoting: str | None) -> Classification
 
 
 class PretrainedModel:
-    """An AnsweringModel without a task. Loads all formats that pretrained.read supports."""
+    """An AnsweringModel without a task, of any format but an export."""
 
-    def __init__(self, path: str, answers: str, masking: str, batch_size: int):
-        model, directory, notes, _ = pretrained.read(path, f"{pretrained.HEADS}|pooler")
+    def __init__(self, opened: OpenModel, answers: str, masking: str, batch_size: int):
+        allowed = f"{pretrained.HEADS}|pooler"
+        model, self._tokenizer, notes, _ = pretrained.load(opened, allow_missing=allowed)
         if answers == "score" and model.masked_lm.is_drawn_afresh:
             raise UserError(
-                f"{path!r} has no masked LM, which gives the scores: take "
+                f"{opened.path!r} has no masked LM, which gives the scores: take "
                 "--answers=mean_embedding, or another model"
             )
-        self._tokenizer = pretrained.read_tokenizer(directory)
-        model, further_notes = pretrained.fit_to_vocabulary(model, self._tokenizer)
-        for note in [*notes, *further_notes]:
+        for note in notes:
             print(f"note     {note}")
         self._room = model.config.max_position_embeddings - 2
         digest = hashlib.sha256()

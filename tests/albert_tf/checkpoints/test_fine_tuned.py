@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import albert_tf
 from albert_tf.checkpoints import name_map
-from albert_tf.checkpoints.fine_tuned import _kind_of
+from albert_tf.checkpoints.opening import _kind_of
 from albert_tf.kinds import KINDS
 from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import open_checkpoint
@@ -164,7 +164,7 @@ def test_a_directory_of_seeds(tuned, tiny_vocabulary):
         with pytest.raises(
             ValueError, match=r"is a part of the fine-tuned model '(.*)': name '\1'"
         ):
-            read(f"{tuned}/seed_1/checkpoints/")
+            read(f"{tuned}/seed_1/best/")
 
 
 @pytest.mark.slow

@@ -7,7 +7,13 @@ import safetensors.numpy
 
 from albert_tf.checkpoints import huggingface, name_map
 from albert_tf.storage.errors import UserError
-from tests.albert_tf.checkpoints.test_name_map import change_config, make_model, without, write
+from tests.albert_tf.checkpoints.test_name_map import (
+    build,
+    change_config,
+    make_model,
+    without,
+    write,
+)
 
 BERT = {"parameter_sharing": "none", "embedding_size": 20, "hidden_act": "gelu_erf"}
 
@@ -43,7 +49,7 @@ def test_an_encoder_alone(family, tmp_path):
     with pytest.raises(ValueError, match=r"model.safetensors lacks .*predictions.*--allow_missing"):
         huggingface.read(str(tmp_path))
     imported = huggingface.read(str(tmp_path), allow_missing=r"^(cls\.|predictions|sop)")
-    built, fresh = name_map.build(imported, "out")
+    built, fresh = build(imported)
     assert len(fresh) == 7
     for name, array in name_map.arrays(model).items():
         assert name in fresh or np.array_equal(name_map.arrays(built)[name], array), name
@@ -79,7 +85,7 @@ def test_a_masked_lm_of_huggingface_has_no_pooler(out):
     change_config(out, "config.json", architectures=["AlbertForMaskedLM"])
     imported = huggingface.read(str(out))
     assert imported.weights.keys() == named.weights.keys()
-    _, fresh = name_map.build(imported, "out")
+    _, fresh = build(imported)
     expected = {"encoder/pooler", "sentence_order/classifier"}
     assert {name.rpartition("/")[0] for name in fresh} == expected
     # What such a model does have must be there.

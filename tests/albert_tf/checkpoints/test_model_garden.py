@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf.checkpoints import pretrained
+from albert_tf.checkpoints import google
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
+from tests.albert_tf.checkpoints.test_name_map import build
 from tests.builders import with_random_weights
 
 CONFIG = {"vocab_size": 97, "embedding_size": 12, "hidden_size": 20, "num_hidden_layers": 3}
@@ -68,27 +69,28 @@ def exported(model, tmp_path):
 
 
 def test_the_encoder_is_theirs(model, exported):
-    found, directory, notes, _ = pretrained.read(str(exported), allow_missing="cls/")
-    assert directory == str(exported / "assets")
-    assert "masked_lm/output_bias" in notes[0] and "encoder" not in notes[0]
+    imported = google.read(str(exported), allow_missing="cls/")
+    found, fresh = build(imported)
+    assert imported.directory == str(exported / "assets")
+    assert "masked_lm/output_bias" in fresh and not any("encoder" in name for name in fresh)
     np.testing.assert_equal(found.encoder.get_weights(), model.encoder.get_weights())
 
 
 def test_what_is_wrong_is_said(exported):
     with pytest.raises(ValueError, match=r"lacks cls/predictions/.*--allow_missing=.\^\(cls"):
-        pretrained.read(str(exported))
+        google.read(str(exported))
     config = exported / "albert_config.json"
     config.write_text(json.dumps({**CONFIG, "intermediate_size": 29}))
     message = r"intermediate/\w+ has shape \[.*28.*\], but by the config .*29"
     with pytest.raises(ValueError, match=message):
-        pretrained.read(str(exported), allow_missing="cls/")
+        build(google.read(str(exported), allow_missing="cls/"))
     (exported / "assets").mkdir(exist_ok=True)
     config.rename(exported / "assets/albert_config.json")
     with pytest.raises(ValueError, match=message):
-        pretrained.read(str(exported), allow_missing="cls/")
+        build(google.read(str(exported), allow_missing="cls/"))
     (exported / "assets/albert_config.json").unlink()
     with pytest.raises(ValueError, match=r"no config at .*albert_config.json': the weights alone"):
-        pretrained.read(str(exported), allow_missing="cls/")
+        google.read(str(exported), allow_missing="cls/")
 
 
 @pytest.mark.slow
@@ -118,8 +120,9 @@ def test_a_real_export_answers_the_same(with_mlm, tmp_path):
     )
     expected = tf.saved_model.load(str(directory))(batch_of())
     (directory / "albert_config.json").write_text(json.dumps(CONFIG))
-    found, _, notes, _ = pretrained.read(str(directory), allow_missing="seq|cls/")
-    assert any("masked_lm" in note for note in notes) == (not with_mlm)
+    imported = google.read(str(directory), allow_missing="seq|cls/")
+    found, fresh = build(imported)
+    assert any("masked_lm" in name for name in fresh) == (not with_mlm)
     answers = found.encoder(batch_of())
     mask = batch_of()["input_mask"].numpy()[..., np.newaxis]
     for name in ("pooled_output", "sequence_output"):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+import albert_tf
 from albert_tf.checkpoints import model_directory, name_map
 from albert_tf.checkpoints.conversion import _old_pieces
 from albert_tf.models import AlbertForPreTraining
@@ -29,8 +30,8 @@ def test_rows_of_the_new_vocabulary(tmp_path, capsys):
         target_vocab=str(tmp_path / "new.txt"),
     )
     assert "7 of 9 pieces keep their embeddings" in capsys.readouterr().out
-    model, model_dir = model_directory.load_for_pretraining(str(tmp_path / "new"))
-    assert AlbertTokenizer.load(model_dir).encode("northern river") == [6, 7]
+    model, tokenizer = albert_tf.from_pretrained(tmp_path / "new")
+    assert tokenizer.encode("northern river") == [6, 7]
     before, after = name_map.arrays(before), name_map.arrays(model)
     for name in ("encoder/embeddings/word_embeddings", "masked_lm/output_bias"):
         old, new = before.pop(name), after.pop(name)

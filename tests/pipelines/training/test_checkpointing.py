@@ -139,7 +139,7 @@ def test_all_damaged_is_an_error_and_no_new_start(run_dir, kind, parts, number):
 
 def test_a_run_begins_where_no_checkpoint_was_finished(run_dir, tmp_path):
     assert make_run(tmp_path / "new")[0].restore() == 0
-    with pytest.raises(ValueError, match="no model directory or checkpoint"):
+    with pytest.raises(ValueError, match="holds no finished checkpoint"):
         model_directory.find_checkpoint(str(tmp_path / "new"))
     # Data without an index, and nothing else.
     directory = tmp_path / "first" / "checkpoints"
