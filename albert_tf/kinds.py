@@ -1,7 +1,6 @@
 """Kinds of fine-tuned models, with model class, outputs and names in Hugging Face transformers.
 
-`kind` in task.json selects an entry of KINDS. A new kind also needs a Task in pipelines and an
-entry in export/kinds.py.
+`kind` in task.json selects an entry of KINDS. For a new kind, see tests/README.md.
 """
 
 import dataclasses
@@ -10,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from albert_tf.answering import classes
 from albert_tf.config import AlbertConfig
 from albert_tf.models import (
     AlbertForAnswerableQuestionAnswering,
@@ -19,9 +19,6 @@ from albert_tf.models import (
     AlbertForTokenClassification,
 )
 
-# Prediction of a classifier if the probability of the best label is below min_probability.
-UNSURE = "unsure"
-# Maps activations of kinds with numeric outputs to the names of these outputs.
 DOC_STRIDE = 128  # pieces between the starts of two windows of a long text
 # The default content of task.json for a model that answers questions.
 SQUAD_DEFAULTS: dict[str, Any] = {
@@ -33,7 +30,6 @@ SQUAD_DEFAULTS: dict[str, Any] = {
     "n_best_size": 20,
     "null_threshold": 0.0,
 }
-NUMBERS = {"linear": ("value",), "span": ("start_logits", "end_logits")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +52,9 @@ class Kind:
       has_labels: whether task.json contains `labels`, a list with one name per output.
       defaults: function that maps labels to the default content of task.json for a Hugging Face
         model. None if the model needs its own task.json.
-      activation: activation of the output layer: "softmax", "sigmoid", "linear" (one number) or
-        "span" (two logits, for the first and the last piece of an answer). See `answers`.
+      answers: function of albert_tf.answering that maps the output layer's logits, [b, width] or
+        [b, L, width], to a dict of named outputs. `probabilities` must have one column per label.
+      served_as: name of the kind with the same SavedModel module; see export/kinds.py. "": itself.
     """
 
     name: str
@@ -72,17 +69,8 @@ class Kind:
     problem_type: str = ""
     has_labels: bool = False
     defaults: Callable[[Sequence[str]], dict[str, Any]] | None = lambda _: {}
-    activation: str = "softmax"
-
-    def answers(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Converts logits, [b, width] or [b, L, width], to a dict of named outputs.
-
-        The outputs of "span" include logits at padding, which the caller must ignore.
-        """
-        if self.activation in NUMBERS:
-            return {name: logits[..., i] for i, name in enumerate(NUMBERS[self.activation])}
-        activation = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid}[self.activation]
-        return {"probabilities": activation(logits)}
+    answers: Callable[[tf.Tensor], dict[str, tf.Tensor]] = classes.softmax
+    served_as: str = ""
 
 
 def _question_answering(
@@ -127,7 +115,7 @@ KINDS = {
             num_outputs=lambda _: 1,
             problem_type="regression",
             has_labels=False,
-            activation="linear",
+            answers=classes.number,
         ),
         dataclasses.replace(
             _CLASSIFIER,
@@ -135,7 +123,7 @@ KINDS = {
             task="multilabel",
             problem_type="multi_label_classification",
             defaults=lambda labels: {"label_separator": _separator(labels)},
-            activation="sigmoid",
+            answers=classes.sigmoid,
         ),
         Kind(
             name="multiple_choice",
@@ -148,7 +136,7 @@ KINDS = {
             torch_head="classifier",
             pipeline="multiple-choice",
             defaults=None,
-            activation="linear",
+            answers=classes.number,
         ),
         Kind(
             name="token_classifier",
@@ -174,7 +162,7 @@ KINDS = {
             pipeline="question-answering",
             our_head="span/output",
             has_pooler=False,
-            activation="span",
+            answers=classes.ends_of_spans,
             defaults=lambda _: {**SQUAD_DEFAULTS},
         ),
     )

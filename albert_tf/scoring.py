@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.answering.sentences import mask_pieces, mean_output, word_numbers
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import on_host
@@ -77,7 +78,7 @@ class SentenceScorer:
         self._rows_per_batch = max(1, features // model.config.vocab_size)
         self._word_starts = tokenizer.word_starts()
         ids, row = (tf.TensorSpec([None] * rank, tf.int32) for rank in (2, 1))
-        self._log_probs = tf.function(self._compute, input_signature=[ids, ids, row, row])
+        self._log_probs = tf.function(self._compute, input_signature=[ids, ids, row])
 
     def __call__(
         self, texts: Sequence[str], on_batch: Callable[[int], None] = lambda _: None
@@ -103,37 +104,36 @@ class SentenceScorer:
         self, encoded: Sequence[np.ndarray], on_batch: Callable[[int], None] = lambda _: None
     ) -> list[SentenceScore]:
         """Same as a call, for texts that are tokenized already (see `encode`)."""
-        words = [np.cumsum(self._word_starts[ids]) for ids in encoded]  # word index per piece
         # Batch texts of similar length together to reduce padding.
         by_length = sorted(range(len(encoded)), key=lambda place: len(encoded[place]))
-        rows = (row for i in by_length for row in self._rows(i, encoded[i], words[i]))
+        rows = (row for i in by_length for row in self._rows(i, encoded[i]))
         totals = np.array([0.0 if len(ids) else np.nan for ids in encoded])
         longest = self._model.config.max_position_embeddings
         sizes = self._pieces_per_batch, self._rows_per_batch
-        for places, sequences, *targets in _batches(rows, longest, *sizes):
+        for places, sequences, positions in _batches(rows, longest, *sizes):
             batch = _padded(sequences, self._tokenizer.pad_id, longest)
-            found = self._log_probs(*batch, *(np.array(values, np.int32) for values in targets))
+            found = self._log_probs(*batch, np.array(positions, np.int32))
             np.add.at(totals, list(places), found.numpy())
             on_batch(len(places))
         return [
-            SentenceScore(float(total), len(ids), len(np.unique(of_text)))
-            for total, ids, of_text in zip(totals, encoded, words)
+            SentenceScore(
+                float(total), len(ids), len(ids[:1]) + int(self._word_starts[ids[1:]].sum())
+            )
+            for total, ids in zip(totals, encoded)
         ]
 
-    def _rows(self, place: int, ids: np.ndarray, words: np.ndarray) -> Iterator[tuple]:
-        """Yields (text index, masked ids, position of the piece, its id) for each piece."""
-        for i, piece in enumerate(ids):
-            row = np.concatenate([[self._tokenizer.cls_id], ids, [self._tokenizer.sep_id]])
-            end = i + 1
-            if self._masks_rest_of_word:
-                end = np.searchsorted(words, words[i], side="right")
-            row[i + 1 : end + 1] = self._tokenizer.mask_id
-            yield place, row, i + 1, piece
+    def _rows(self, place: int, ids: np.ndarray) -> Iterator[tuple]:
+        """Yields (text index, ids of the text, position of the piece to mask) for each piece."""
+        row = np.concatenate([[self._tokenizer.cls_id], ids, [self._tokenizer.sep_id]])
+        for position in range(1, len(ids) + 1):
+            yield place, row, position
 
-    def _compute(self, ids, mask, positions, pieces):
+    def _compute(self, ids, mask, positions):
         """Returns the log probability (nats) of each row's piece at its position, float32 [b]."""
+        words = word_numbers(ids, mask, self._word_starts) if self._masks_rest_of_word else None
+        pieces = tf.gather(ids, positions, batch_dims=1)
         inputs = {
-            "input_word_ids": ids,
+            "input_word_ids": mask_pieces(ids, positions, self._tokenizer.mask_id, words),
             "input_mask": mask,
             "input_type_ids": tf.zeros_like(ids),
             "masked_lm_positions": positions[:, tf.newaxis],
@@ -285,8 +285,7 @@ class TextEmbedder:
         output = tf.cast(self._encoder(inputs)["sequence_output"], tf.float32)
         if self._pooling == "cls":
             return output[:, 0]
-        weights = tf.cast(mask, tf.float32)[:, :, tf.newaxis]
-        return tf.reduce_sum(output * weights, axis=1) / tf.reduce_sum(weights, axis=1)
+        return mean_output(output, mask)
 
 
 def _check_masked_lm(model, tokenizer: AlbertTokenizer) -> None:

@@ -71,7 +71,19 @@ def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.
     encoded = module.encoder(inputs, positions=positions)
     head = getattr(module.model, kind.our_head.partition("/")[0]).output_dense
     output = encoded["pooled_output" if kind.has_pooler else "sequence_output"]
-    return kind.answers(head(output))
+    answers = kind.answers(head(output))
+    check_width(module.served, answers)
+    return answers
+
+
+def check_width(served: ServedCheckpoint, answers: Mapping[str, tf.Tensor]) -> None:
+    """Raises a UserError if `probabilities` do not have one column per label in task.json."""
+    found, labels = answers.get("probabilities"), served.task.get("labels", ())
+    if found is not None and found.shape[-1] != len(labels):
+        raise UserError(
+            f"{served.checkpoint!r}: {found.shape[-1]} probabilities of {len(labels)} labels: the "
+            f"`answers` of {served.kind!r} in albert_tf/kinds.py must return one for each label"
+        )
 
 
 def differences(

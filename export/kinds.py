@@ -4,6 +4,7 @@ No other file in this directory lists the kinds. albert_tf/kinds.py defines the 
 kinds and their outputs in TFLite and ONNX. tests/README.md has the steps to add a kind.
 """
 
+from albert_tf.kinds import KINDS
 from .modules.classification_module import (
     ClassifierModule,
     MultiLabelModule,
@@ -28,3 +29,4 @@ MODULES: dict[str, type[ServingModule]] = {
     "question_answering": QuestionAnsweringModule,
     "multiple_choice": MultipleChoiceModule,
 }
+MODULES.update({k.name: MODULES[k.served_as] for k in KINDS.values() if k.served_as})

@@ -30,7 +30,7 @@ import tensorflow as tf
 from absl import flags, logging
 
 from albert_tf.jobs import program
-from albert_tf.kinds import KINDS, NUMBERS
+from albert_tf.kinds import KINDS, Kind
 from albert_tf.layers.primitives import LAYER_NORM_EPSILON
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import FEATURES
@@ -45,11 +45,8 @@ _COMPARED_LENGTHS = ((2,), (17, 5, 11), (64, 23))  # lengths of the rows, per ba
 _OPSET, _IR_VERSION = 20, 9  # from 2023; the first with the tanh form of Gelu
 _LARGEST = 2**31 - 1  # maximum bytes of a protocol buffer
 _PARTS = "encoder|classifier|span|masked_lm|sentence_order"  # parts of a model with weights
-# Maps Kind.activation to the ONNX op and attributes, for activations that return probabilities.
-_ACTIVATIONS: dict[str, tuple[str, dict]] = {
-    "softmax": ("Softmax", {"axis": -1}),
-    "sigmoid": ("Sigmoid", {}),
-}
+# TensorFlow ops that a Kind's `answers` may use, and the ONNX ops that compute the same.
+_OPS = {op: op for op in ("Identity", "MatMul", "Sigmoid", "Softmax")} | {"AddV2": "Add"}
 
 
 def define_flags() -> None:
@@ -168,14 +165,31 @@ class _Graph:
             }
         logits = self._dense(pooled_output if pooled_alone else sequence_output, kind.our_head)
         shape = ["batch"] if pooled_alone else ["batch", "seq_len"]
-        if kind.activation in NUMBERS:
-            return {
-                name: (self._op("Gather", logits, self._constant(i), axis=-1), shape)
-                for i, name in enumerate(NUMBERS[kind.activation])
-            }
-        op_type, attributes = _ACTIVATIONS[kind.activation]
-        probabilities = self._op(op_type, logits, **attributes)
-        return {"probabilities": (probabilities, [*shape, kind.num_outputs(served.task)])}
+        return self._answers(kind, logits, shape)
+
+    def _answers(self, kind: Kind, logits: str, shape: list) -> dict[str, tuple[str, list]]:
+        """Adds the TensorFlow ops of `kind.answers`; returns the same as `_outputs`."""
+        served = self.module.served
+        spec = tf.TensorSpec([None] * len(shape) + [kind.num_outputs(served.task)])
+        function = tf.function(kind.answers).get_concrete_function(spec)
+        fixed_graph.check_width(served, function.structured_outputs)
+        names = {function.inputs[0].name: logits}
+        for op in function.graph.get_operations():
+            inputs = [names[tensor.name] for tensor in op.inputs]
+            for i, tensor in enumerate(op.outputs):
+                if op.type in _OPS:
+                    names[tensor.name] = self._op(_OPS[op.type], *inputs)
+                elif op.type == "Unpack":
+                    names[tensor.name] = self._op("Gather", *inputs, self._constant(i), axis=-1)
+                elif op.type == "Const":
+                    value = tf.make_ndarray(op.get_attr("value"))
+                    names[tensor.name] = self._constant(value, value.dtype)
+                elif op.type != "Placeholder":
+                    raise UserError(f"kind {kind.name!r}: no ONNX op for {op.type}: add it to _OPS")
+        return {
+            name: (names[tensor.name], [*shape, *tensor.shape[len(shape) :]])
+            for name, tensor in function.structured_outputs.items()
+        }
 
     def _pretrained(self, sequence_output: str, pooled_output: str) -> dict[str, tuple[str, list]]:
         """Adds the heads of a pre-trained model; returns the same as `_outputs`."""

@@ -21,8 +21,6 @@ NUM_CANDIDATES = 5
 MAX_MASKS = 20
 # Maximum number of positions in a request of `score`, which encodes one sequence per piece.
 MAX_SCORED_POSITIONS = 2**21
-# The score if there is no valid span, as in the reference.
-NO_ANSWER_SCORE = -2e6
 
 
 class Field(str):
@@ -230,7 +228,7 @@ QUESTION_ANSWERING = {
             # unanswerable questions and no_answer_score is above the threshold.
             "answer": "string [batch]",
             # Score of the best span, even if `answer` is "". Higher is better. If there is no valid
-            # span, the score is NO_ANSWER_SCORE.
+            # span, the score is -2,000,000.
             "score": "float32 [batch]",
             "no_answer_score": "float32 [batch]",  # higher: less likely to be answerable
             **_UNKNOWN_SHARE,

@@ -21,12 +21,13 @@ MAY_IMPORT = {
     "albert_tf.models": (
         "albert_tf.encoder albert_tf.heads albert_tf.layers albert_tf.config albert_tf.storage"
     ),
-    "albert_tf.kinds": "albert_tf.models albert_tf.config",
+    "albert_tf.answering": "albert_tf.answering",
+    "albert_tf.kinds": "albert_tf.answering albert_tf.models albert_tf.config",
     "albert_tf.metrics": "albert_tf.losses",
     "albert_tf.optimization": "albert_tf.addons albert_tf.storage",
     "albert_tf.addons": "albert_tf.keras_lamb albert_tf.storage",
     "albert_tf.text": "albert_tf.text albert_tf.storage",
-    "albert_tf.scoring": "albert_tf.models albert_tf.text albert_tf.storage",
+    "albert_tf.scoring": "albert_tf.answering albert_tf.models albert_tf.text albert_tf.storage",
     "albert_tf.checkpoints": (
         "albert_tf.checkpoints albert_tf.kinds albert_tf.models albert_tf.encoder "
         "albert_tf.config albert_tf.text albert_tf.storage"

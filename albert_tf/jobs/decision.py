@@ -7,7 +7,7 @@ from typing import Any
 
 from absl import flags
 
-from albert_tf.kinds import UNSURE
+from albert_tf.answering.classes import UNSURE
 from albert_tf.storage.errors import UserError
 from .settings import numbers_by_label, setting
 

@@ -7,26 +7,52 @@ of conlleval for 13 cases.
 """
 
 import collections
+import functools
 import re
 from collections.abc import Iterable, Sequence, Set
+from typing import Any, NamedTuple
 
 OUTSIDE = "O"
 _TAG = re.compile(r"([BIESLU])(?:-(.+))?")
-# Maps prefixes of BILOU to prefixes of BIOES.
-_PREFIXES = {"L": "E", "U": "S"}
 
 
-def parse_tag(tag: str) -> tuple[str, str]:
-    """Splits a tag into prefix (B, I, E, S or O) and type: `B-person` gives ("B", "person").
+class Tag(NamedTuple):
+    """Properties of a tag: one value each, or arrays or tensors [tags] of values.
 
-    Raises a KeyError if `tag` is not a valid tag.
+    Attributes:
+      is_inside: whether the tag is not O.
+      joins: whether the tag may continue the entity before it (not B, S or U).
+      lasts: whether the next tag may continue its entity (not E, L, S or U).
+      type: type of the entity. "" for O.
     """
-    if tag == OUTSIDE:
-        return OUTSIDE, ""
-    match = _TAG.fullmatch(tag)
-    if not match:
-        raise KeyError(tag)
-    return _PREFIXES.get(match[1], match[1]), match[2] or ""
+
+    is_inside: Any
+    joins: Any
+    lasts: Any
+    type: Any
+
+    @classmethod
+    @functools.lru_cache(maxsize=1024)
+    def parse(cls, tag: str) -> "Tag":
+        """Returns the properties of a tag such as `B-person`. Raises a KeyError if invalid."""
+        if tag == OUTSIDE:
+            return cls(False, True, True, "")
+        match = _TAG.fullmatch(tag)
+        if not match:
+            raise KeyError(tag)
+        return cls(True, match[1] not in "BSU", match[1] not in "ESLU", match[2] or "")
+
+    def continues(self, before: "Tag") -> Any:
+        """Returns whether this tag continues the entity of the tag `before` it.
+
+        Invalid sequences are also supported. An entity starts at B or S, after E or S, where the
+        type changes, and at any tag except O after an O. It ends before the next O or entity.
+
+        Source: conlleval's startOfChunk and endOfChunk (version 2004-01-26).
+        Deviation: conlleval supports neither S nor a B after an E of the same type.
+        """
+        are_inside = self.is_inside & before.is_inside & (self.type == before.type)
+        return are_inside & self.joins & before.lasts
 
 
 def are_entity_tags(tags: Iterable[str]) -> bool:
@@ -36,21 +62,12 @@ def are_entity_tags(tags: Iterable[str]) -> bool:
 
 
 def find_entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Returns (start, end, type) of each entity, where `end` is the index after the last word.
-
-    Invalid sequences are also supported. An entity starts at B or S, after E or S, where the type
-    changes, and at any tag except O after an O. It ends before the next O or the next entity.
-
-    Source: conlleval's startOfChunk and endOfChunk (version 2004-01-26).
-    Deviation: conlleval supports neither S nor a B after an E of the same type. BIOES needs both.
-    """
-    entities = []
-    before, start = (OUTSIDE, ""), 0
-    for place, tag in enumerate([*map(parse_tag, tags), (OUTSIDE, "")]):
-        begins = tag[0] in "BS" or before[0] in "ES" or before[1] != tag[1]
-        if before[0] != OUTSIDE and (tag[0] == OUTSIDE or begins):
-            entities.append((start, place, before[1]))
-        if tag[0] != OUTSIDE and (before[0] == OUTSIDE or begins):
+    """Returns (start, end, type) of each entity, where `end` is the index after the last word."""
+    entities, start, before = [], 0, Tag.parse(OUTSIDE)
+    for place, tag in enumerate([*map(Tag.parse, tags), before]):
+        if not tag.continues(before):
+            if before.is_inside:
+                entities.append((start, place, before.type))
             start = place
         before = tag
     return entities

@@ -222,7 +222,9 @@ class AlbertTokenizer:
         marks = [i for i, piece in enumerate(self.pieces) if piece == WORD_BOUNDARY]
         return [self.pad_id, self.cls_id, self.sep_id, *marks]
 
-    def unknown_shares(self, pieces: np.ndarray, row_splits: np.ndarray) -> np.ndarray:
+    def unknown_shares(
+        self, pieces: tf.Tensor | np.ndarray, row_splits: tf.Tensor | np.ndarray
+    ) -> tf.Tensor:
         """Returns the fraction of `<unk>` among the text pieces of each row, float32 [rows].
 
         A row without text pieces gets 1.
@@ -231,12 +233,14 @@ class AlbertTokenizer:
           pieces: int32 [all pieces].
           row_splits: int64 [rows + 1]: row i is pieces[row_splits[i]:row_splits[i + 1]].
         """
-        is_text = ~np.isin(pieces, self.textless_ids)
-        counts = [
-            np.diff(np.concatenate([[0], np.cumsum(which)])[row_splits]).astype(np.float32)
-            for which in (pieces == self.unk_id, is_text)
-        ]
-        return np.where(counts[1] > 0, counts[0] / np.maximum(counts[1], 1), np.float32(1))
+        pieces = tf.convert_to_tensor(pieces)
+        is_text = tf.reduce_all(tf.not_equal(pieces[:, tf.newaxis], self.textless_ids), axis=1)
+        ends = (
+            tf.gather(tf.concat([[0], tf.cumsum(tf.cast(which, tf.int32))], axis=0), row_splits)
+            for which in (tf.equal(pieces, self.unk_id), is_text)
+        )
+        unknown, text = (tf.cast(of[1:] - of[:-1], tf.float32) for of in ends)
+        return tf.where(text > 0, unknown / tf.maximum(text, 1), 1.0)
 
 
 def find_vocabulary(directory: str) -> str:

@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from albert_tf.kinds import KINDS, UNSURE
+from albert_tf.answering.classes import best_labels, labels_above, softmax
+from albert_tf.kinds import KINDS
 from albert_tf.models import AlbertForMultipleChoice, AlbertForSequenceClassification
 from albert_tf.text.choices import questions_with_options
 from .. import signatures
@@ -11,18 +12,33 @@ from .serving_module import ServingModule, TextModule
 
 
 class RegressorModule(TextModule):
-    """Computes the kind's `answers` for texts, or for text pairs if the task has pairs."""
+    """Computes the kind's `answers` for texts, or for text pairs if the task has pairs.
+
+    `table` lists the outputs. Probabilities are float64 until they are returned, as in
+    pipelines.predict, so that both choose the same labels.
+    """
 
     table = signatures.REGRESSOR
     model: AlbertForSequenceClassification
 
-    def logits(self, tokens: dict) -> tf.Tensor:
-        """Returns the head's outputs, float32 [batch, width]."""
-        return self.model.classifier(self.encode_to_pooled(**tokens)["pooled_output"])
-
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
-        return KINDS[self.served.kind].answers(self.logits(tokens))
+        task, outputs = self.served.task, self.signatures["serving_default"].outputs
+        logits = self.model.classifier(self.encode_to_pooled(**tokens)["pooled_output"])
+        logits = tf.cast(logits, tf.float64) / task.get("temperature", 1.0)
+        found = KINDS[self.served.kind].answers(logits)
+        answers = {name: tf.cast(values, tf.float32) for name, values in found.items()}
+        if "label" in outputs:
+            least = task.get("min_probability", 0.0)
+            answers["label"] = best_labels(found["probabilities"], task["labels"], least)
+        if "predicted" in outputs:
+            of_labels = task["labels"], task["label_thresholds"]
+            answers["predicted"] = tf.cast(
+                labels_above(found["probabilities"], *of_labels), tf.int32
+            )
+        if "unknown_share" in outputs:
+            answers["unknown_share"] = self.share_of_unknown(tokens)
+        return answers
 
 
 class MultiLabelModule(RegressorModule):
@@ -33,15 +49,6 @@ class MultiLabelModule(RegressorModule):
 
     table = signatures.MULTILABEL
 
-    def answer(self, tokens: dict) -> dict:
-        """See ServingModule.answer."""
-        answers, task = super().answer(tokens), self.served.task
-        if "label_thresholds" not in task:
-            return answers
-        least = [task["label_thresholds"].get(label, 0.5) for label in task["labels"]]
-        is_predicted = answers["probabilities"] >= tf.constant(least, tf.float32)
-        return {**answers, "predicted": tf.cast(is_predicted, tf.int32)}
-
 
 class ClassifierModule(RegressorModule):
     """Predicts the label of a text or text pair.
@@ -51,22 +58,6 @@ class ClassifierModule(RegressorModule):
     """
 
     table = signatures.CLASSIFIER
-
-    def answer(self, tokens: dict) -> dict:
-        """See ServingModule.answer."""
-        logits = self.logits(tokens)
-        if temperature := self.served.task.get("temperature"):
-            logits /= temperature
-        answers = KINDS[self.served.kind].answers(logits)
-        label = tf.gather(self.labels()["labels"], tf.argmax(logits, axis=-1))
-        if minimum := self.served.task.get("min_probability"):
-            is_sure = tf.reduce_max(answers["probabilities"], axis=-1) >= minimum
-            label = tf.where(is_sure, label, UNSURE)
-        return {
-            "label": label,
-            **answers,
-            "unknown_share": self.share_of_unknown(tokens),
-        }
 
 
 class MultipleChoiceModule(ServingModule):
@@ -89,7 +80,7 @@ class MultipleChoiceModule(ServingModule):
         counts = tf.fill([tf.shape(logits)[0]], tf.constant(num_choices, tf.int64))
         return {
             "choice": tf.argmax(logits, axis=-1, output_type=tf.int32),
-            "probabilities": tf.nn.softmax(logits),
+            **softmax(logits),
             "unknown_share": self.share_of_unknown(tokens, counts),
         }
 

@@ -1,8 +1,8 @@
 """Serving modules for pre-trained models and for encoders without a head."""
 
-import numpy as np
 import tensorflow as tf
 
+from albert_tf.answering.sentences import mask_pieces, mean_output, word_numbers
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.masks import tokenize_around_masks
 from .. import signatures
@@ -19,11 +19,9 @@ class EncoderModule(TextModule):
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
         encoded = self.encode(**tokens)
-        weights = tf.cast(tokens["input_mask"], tf.float32)[:, :, tf.newaxis]
-        weighted_sum = tf.reduce_sum(encoded["sequence_output"] * weights, axis=1)
         return {
             "pooled_output": encoded["pooled_output"],
-            "mean_pooled_output": weighted_sum / tf.reduce_sum(weights, axis=1),
+            "mean_pooled_output": mean_output(encoded["sequence_output"], tokens["input_mask"]),
             "unknown_share": self.share_of_unknown(tokens),
         }
 
@@ -102,32 +100,25 @@ class PreTrainingModule(EncoderModule):
 
     def _score(self, tokens: dict) -> dict:
         ids, mask = tokens["input_ids"], tokens["input_mask"]
-        position = tf.range(tf.shape(ids)[1])
-        num_pieces = tf.maximum(tf.reduce_sum(mask, axis=1) - 2, 0)  # 0 if a row is only padding
-        is_text = (position > 0) & (position <= num_pieces[:, tf.newaxis])
-        starts = tf.gather(self.served.tokenizer.word_starts().astype(np.int32), ids)
-        starts = tf.where(is_text, tf.where(position == 1, 1, starts), 0)
-        word = tf.cumsum(starts, axis=1)
+        words = word_numbers(ids, mask, self.served.tokenizer.word_starts())
         # Create one row per piece, in which the piece and the rest of its word are masked.
-        text, place = tf.unstack(tf.cast(tf.where(is_text), tf.int32), axis=1)
-        word_of_piece = tf.gather_nd(word, tf.stack([text, place], axis=1))[:, tf.newaxis]
-        is_masked = (position >= place[:, tf.newaxis]) & tf.gather(is_text, text)
-        is_masked &= tf.equal(tf.gather(word, text), word_of_piece)
+        text, place = tf.unstack(tf.cast(tf.where(words > 0), tf.int32), axis=1)
         rows = tf.gather(ids, text)
+        mask_id = self.served.tokenizer.mask_id
         masked = {
-            "input_ids": tf.where(is_masked, self.served.tokenizer.mask_id, rows),
+            "input_ids": mask_pieces(rows, place, mask_id, tf.gather(words, text)),
             "input_mask": tf.gather(mask, text),
             "segment_ids": tf.zeros_like(rows),
             "place": place,
-            "piece": tf.gather_nd(ids, tf.stack([text, place], axis=1)),
+            "piece": tf.gather(rows, place, batch_dims=1),
         }
         log_probs = map_rows(
             lambda part: self._log_probs(**part), masked, most_rows=self._most_logit_rows
         )["log_prob"]
         return {
             "log_likelihood": tf.math.unsorted_segment_sum(log_probs, text, tf.shape(ids)[0]),
-            "num_pieces": num_pieces,
-            "num_words": tf.reduce_max(word, axis=1),
+            "num_pieces": tf.reduce_sum(tf.cast(words > 0, tf.int32), axis=1),
+            "num_words": tf.reduce_max(words, axis=1),
             "unknown_share": self.share_of_unknown(tokens),
         }
 

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.answering.spans import NO_SPAN_SCORE, best_spans, null_odds
 from albert_tf.text.characters import AlignedPieces, character_class
 from albert_tf.text.packing import model_inputs
 from albert_tf.text.windows import Windows
@@ -40,12 +41,11 @@ class QuestionAnsweringModule(ServingModule):
         best = tf.argmax(scores, axis=1) + tf.cumsum(windows.counts, exclusive=True)
         score = tf.gather(spans["score"], best)
         has_answer = score > -np.inf
-        score = tf.where(has_answer, score, signatures.NO_ANSWER_SCORE)
+        score = tf.where(has_answer, score, NO_SPAN_SCORE)
         no_answer_score = tf.math.unsorted_segment_min(
             spans["no_answer_score"], windows.text, tf.size(question)
         )
-        if not task["has_answerability_head"]:
-            no_answer_score -= score
+        no_answer_score = null_odds(no_answer_score, score, task["has_answerability_head"])
         if task["may_be_impossible"]:
             has_answer &= no_answer_score <= task["null_threshold"]
 
@@ -100,49 +100,8 @@ class QuestionAnsweringModule(ServingModule):
         Returns `score` (-inf if there is no valid span) and `no_answer_score`, float64 [windows],
         and the span's positions in the sequence, `first` and `last`, int64 [windows].
         """
-        outputs = self.model(model_inputs(windows))
-        decode = _decode_beams if self.served.task["has_answerability_head"] else self._decode_spans
-        first, last, scores, no_answer_score = decode(outputs)
-
-        def at(name, positions):
-            return tf.gather(windows[name], positions, batch_dims=1)
-
-        is_valid = (
-            at("may_start", first)
-            & at("may_end", last)
-            & (first <= last)
-            & (last - first < self.served.task["max_answer_length"])
-            & (at("visible_through", last) > at("visible_before", first))
-        )
-        scores = tf.where(is_valid, scores, -np.inf)
-        best = tf.argmax(scores, axis=1)[:, tf.newaxis]  # the first one if scores are equal
-        return {
-            "score": tf.gather(scores, best, batch_dims=1)[:, 0],
-            "first": tf.gather(first, best, batch_dims=1)[:, 0],
-            "last": tf.gather(last, best, batch_dims=1)[:, 0],
-            "no_answer_score": no_answer_score,
-        }
-
-    def _decode_spans(self, outputs: dict):
-        """Returns all spans up to max_answer_length. See _decode_beams for the outputs."""
-        # Use float64, because different sums may become equal if they are rounded to float32.
-        starts, ends = (tf.cast(outputs[f"{end}_logits"], tf.float64) for end in ("start", "end"))
-        num_windows, seq_len = tf.unstack(tf.shape(starts, out_type=tf.int64))
+        visible = (windows["visible_before"], windows["visible_through"])
         longest = self.served.task["max_answer_length"]
-        first = tf.repeat(tf.range(seq_len), longest)
-        length = tf.tile(tf.range(longest, dtype=tf.int64), [seq_len])
-        # Clip to the last position. It contains [SEP] or padding, so clipped spans are invalid.
-        last = tf.minimum(first + length, seq_len - 1)
-        scores = tf.gather(starts, first, axis=1) + tf.gather(ends, last, axis=1)
-        first, last = (tf.tile(x[tf.newaxis], [num_windows, 1]) for x in (first, last))
-        return first, last, scores, starts[:, 0] + ends[:, 0]
-
-
-def _decode_beams(outputs: dict):
-    """Returns first, last and scores, all [windows, spans], and no_answer_score [windows]."""
-    num_ends = tf.shape(outputs["end_top_index"])[1] // tf.shape(outputs["start_top_index"])[1]
-    first = tf.repeat(outputs["start_top_index"], num_ends, axis=1)
-    scores = tf.repeat(tf.cast(outputs["start_top_log_probs"], tf.float64), num_ends, axis=1)
-    scores += tf.cast(outputs["end_top_log_probs"], tf.float64)
-    first, last = (tf.cast(x, tf.int64) for x in (first, outputs["end_top_index"]))
-    return first, last, scores, tf.cast(outputs["cls_logits"], tf.float64)
+        of_window = self.model(model_inputs(windows)), windows["may_start"], windows["may_end"]
+        spans = best_spans(*of_window, longest, 1, visible)
+        return {name: tf.reshape(values, [-1]) for name, values in spans._asdict().items()}

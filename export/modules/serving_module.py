@@ -249,20 +249,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         window, and a context once per choice. `counts`, int64 [batch], is the number of consecutive
         sequences per request. None means one.
         """
-        ids, tokenizer = tokens["input_ids"], self.served.tokenizer
-        is_text = tf.cast(tokens["input_mask"], tf.bool)
-        for textless in tokenizer.textless_ids:
-            is_text &= tf.not_equal(ids, textless)
-        is_unknown = is_text & tf.equal(ids, tokenizer.unk_id)
-        unknown, text = (
-            tf.reduce_sum(tf.cast(which, tf.float32), axis=1) for which in (is_unknown, is_text)
-        )
-        if counts is not None:
-            unknown, text = (
-                tf.reduce_sum(tf.RaggedTensor.from_row_lengths(of_sequence, counts), axis=1)
-                for of_sequence in (unknown, text)
-            )
-        return tf.where(text > 0, unknown / tf.maximum(text, 1), 1.0)
+        ids = tokens["input_ids"]
+        num_rows, seq_len = tf.unstack(tf.shape(ids, tf.int64))
+        ends = tf.range(1, num_rows + 1) if counts is None else tf.cumsum(counts)
+        row_splits = tf.concat([[0], ends * seq_len], axis=0)
+        return self.served.tokenizer.unknown_shares(tf.reshape(ids, [-1]), row_splits)
 
     def _encode_to_pooled(self, input_ids, input_mask, segment_ids) -> dict:
         inputs = self._encoder_inputs(input_ids, input_mask, segment_ids)

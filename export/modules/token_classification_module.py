@@ -2,8 +2,9 @@
 
 import tensorflow as tf
 
+from albert_tf.answering.classes import best_tags
 from albert_tf.models import AlbertForTokenClassification
-from albert_tf.text.entities import are_entity_tags, parse_tag
+from albert_tf.text.entities import Tag, are_entity_tags
 from albert_tf.text.words import join_rows, row_ids, split_words_in_graph
 from .. import signatures
 from ..batches import map_sorted_rows
@@ -96,11 +97,9 @@ class TokenClassifierModule(ServingModule):
         encoded = self.encode(tokens["input_ids"], tokens["input_mask"], tokens["segment_ids"])
         logits = self.model.classifier(encoded["sequence_output"])
         logits = tf.boolean_mask(logits, word > 0)
-        return {
-            "word": tf.boolean_mask(word, word > 0),
-            "place": tf.argmax(logits, axis=-1, output_type=tf.int32),
-            "probability": tf.reduce_max(tf.nn.softmax(logits), axis=-1),
-        }
+        place, probability = best_tags(logits)
+        words = tf.boolean_mask(word, word > 0)
+        return {"word": words, "place": place, "probability": probability}
 
     def _spans(
         self, words: tf.RaggedTensor, place: tf.Tensor
@@ -114,21 +113,17 @@ class TokenClassifierModule(ServingModule):
         if not are_entity_tags(labels):
             number = words.with_flat_values(tf.range(tf.size(place, tf.int64)))
             return number, number, words.with_flat_values(tf.gather(labels, place))
-        prefixes, types = zip(*map(parse_tag, labels))
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(types))}
-        type_of = tf.gather([numbers[name] for name in types], place)
-        is_inside = tf.gather([prefix != "O" for prefix in prefixes], place)
-        opens = tf.gather([prefix in "BS" for prefix in prefixes], place)
-        closes = tf.gather([prefix in "ES" for prefix in prefixes], place)
+        tag = Tag(*(tf.gather(column, place) for column in zip(*map(Tag.parse, labels))))
+        # The first word of a text, whose `before` is a word of another text, continues nothing.
+        before = Tag(*(tf.concat([values[:1], values[:-1]], axis=0) for values in tag))
         is_first = tf.equal(tf.ragged.range(words.row_lengths()).flat_values, 0)
-        goes_on = ~is_first & ~opens & is_inside & ~_shifted(closes) & _shifted(is_inside)
-        goes_on &= tf.equal(type_of, _shifted(type_of))
-        first = tf.where(is_inside & ~goes_on)[:, 0]
-        last = tf.where(is_inside & ~tf.concat([goes_on[1:], [False]], axis=0))[:, 0]
+        continues = ~is_first & tag.continues(before)
+        first = tf.where(tag.is_inside & ~continues)[:, 0]
+        last = tf.where(tag.is_inside & ~tf.concat([continues[1:], [False]], axis=0))[:, 0]
         counts = tf.math.unsorted_segment_sum(
             tf.ones_like(first), tf.gather(row_ids(words), first), words.nrows()
         )
-        label = tf.gather(types, tf.gather(place, first))
+        label = tf.gather(tag.type, first)
         return tuple(tf.RaggedTensor.from_row_lengths(x, counts) for x in (first, last, label))
 
 
@@ -144,8 +139,3 @@ def _json_strings(texts: tf.Tensor) -> tf.Tensor:
 def _json_numbers(values: tf.Tensor) -> tf.Tensor:
     """Formats float32 [n] as JSON numbers, string [n]. NaN and infinity become null."""
     return tf.where(tf.math.is_finite(values), tf.strings.as_string(values, shortest=True), "null")
-
-
-def _shifted(values: tf.Tensor) -> tf.Tensor:
-    """Shifts values by one word to the right; the first word keeps its value."""
-    return tf.concat([values[:1], values[:-1]], axis=0)

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.kinds import UNSURE
+from albert_tf.answering.classes import UNSURE, best_labels
+from albert_tf.kinds import KINDS
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from .labelled_task import LabelledTask
@@ -20,17 +21,16 @@ from .reading.examples import AnyExample, id_and_label
 from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, describe_texts, warn_of_rounding
 from .reading.tables import Row, as_label, as_number, read_rows, write_table
-from .scoring.confidence import confidence, tempered
+from .scoring.confidence import confidence
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
 from .scoring.metrics import (
     METRICS,
     confusion_matrix,
     figures_of_labels,
     intervals,
-    probabilities_of,
     rounded_down,
 )
-from .task import Answers, Columns, Description, Files, Outputs, Task
+from .task import Answers, Columns, Description, Files, Outputs, Task, final_answers
 
 # Tasks with more labels than this only write the probabilities of the most likely labels.
 _MOST_PROBABILITIES = 20
@@ -102,7 +102,6 @@ class ClassificationTask(LabelledTask):
 
     fields = _FIELDS
     stored: ClassVar[tuple[str, ...]] = ("labels", "metrics", "quoting", "is_regression")
-    activation = "softmax"
     block_size = 4000
 
     def __init__(
@@ -275,17 +274,16 @@ class ClassificationTask(LabelledTask):
         """
         columns = id_and_label(examples, self.as_cell)
         exact: dict[str, Any] = {"part": [example.part for example in examples]}
+        kind = KINDS[self.description().model["kind"]]
+        found = final_answers(kind.answers, features, outputs, self.answering.temperature)
         if self.is_regression:
-            name = "value" if features is None else "logits"
-            numbers = [output[name].reshape(-1)[0] for output in outputs]
+            numbers = [*found.astype(np.float32)]
             # Use the shortest decimal number that rounds to the same float32.
             columns["prediction"] = [float(str(number)) for number in numbers]
             return Answers(columns, {**exact, "number": numbers})
-        probabilities = probabilities_of(outputs, features is None, self.activation)
+        probabilities = found
         if not np.isfinite(probabilities).all():
             raise UserError("the model's probabilities are not finite: use another checkpoint")
-        if self.answering.temperature != 1:
-            probabilities = tempered(probabilities, self.answering.temperature)
         columns["prediction"] = self.predictions(probabilities)
         columns.update(self._probability_columns(probabilities))
         if all(example.label is not None for example in examples):
@@ -301,17 +299,14 @@ class ClassificationTask(LabelledTask):
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels, formatted for the output files."""
-        best, places = probabilities.max(axis=1), probabilities.argmax(axis=1)
-        return [
-            self.labels[place] if probability >= self.answering.min_probability else UNSURE
-            for place, probability in zip(places, best)
-        ]
+        found = best_labels(probabilities, self.labels, self.answering.min_probability)
+        return [label.decode() for label in found.numpy()]
 
     def _probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:
         """Returns the probability columns of `answers`; `probabilities` is float64 [n, labels]."""
         columns, written = {}, rounded_down(probabilities)
         if len(self.labels) <= _MOST_PROBABILITIES:
-            for label, of_label in zip(self.labels, written.T):
+            for label, of_label in zip(self.labels, written.T, strict=True):
                 columns[f"probability_{label}"] = of_label.tolist()
             return columns
         best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self.answering.top_k]

@@ -3,6 +3,7 @@
 import array
 import ast
 import collections
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -10,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from scipy import sparse
 
+from albert_tf.answering.classes import labels_above
 from albert_tf.storage.errors import UserError
 from .classification import ClassificationTask, Example
 from .reading.split_report import describe_labels, describe_texts
@@ -18,7 +20,6 @@ from .scoring.confidence import label_thresholds
 from .scoring.metrics import METRICS, intervals_of_sets
 from .task import Answers, Columns, Description, Files
 
-_THRESHOLD = 0.5
 # Matches lists in NumPy's notation, and [a, b]. Does not match [a],[b], which is two labels.
 _OTHER_LIST = re.compile(
     r"(np\.)?(array|(frozen)?set)\(.*\)|\[[\d. ]+\]|\[[^\[\]:]*,[^\[\]:]*\]", re.DOTALL
@@ -38,7 +39,6 @@ class MultiLabelTask(ClassificationTask):
     """
 
     stored = ("labels", "quoting", "label_separator")
-    activation = "sigmoid"
 
     def __init__(
         self,
@@ -144,11 +144,8 @@ class MultiLabelTask(ClassificationTask):
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels of each row, joined with the separator."""
-        least = [self.answering.label_thresholds.get(label, _THRESHOLD) for label in self.labels]
-        return [
-            self.separator.join(self.labels[place] for place in np.flatnonzero(row))
-            for row in probabilities >= np.array(least)
-        ]
+        found = labels_above(probabilities, self.labels, self.answering.label_thresholds)
+        return [self.separator.join(itertools.compress(self.labels, row)) for row in found.numpy()]
 
     def details(self, examples: list[Example], answers: Answers) -> dict:
         """See Task.details: metrics per label, and thresholds with a better F1 than the default."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.answering import classes
 from albert_tf.storage.errors import UserError
 from albert_tf.text.choices import questions_with_options
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
@@ -17,8 +18,8 @@ from .reading.examples import AnyExample, id_and_label, required
 from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, warn_of_rows
 from .reading.tables import Row, as_text, read_rows
-from .scoring.metrics import probabilities_of, rounded_down
-from .task import Answers, Columns, Description, Files, Outputs, Task
+from .scoring.metrics import rounded_down
+from .task import Answers, Columns, Description, Files, Outputs, Task, final_answers
 
 # Maximum length of a question plus an option, in pieces.
 MAX_QA_LENGTH = 128
@@ -165,7 +166,7 @@ class MultipleChoiceTask(Task):
         """See Task.answers. Columns: letters, probabilities, and the text of the chosen option."""
         letters = string.ascii_uppercase[: self.num_choices]
         columns = id_and_label(examples, lambda example: letters[example.label])
-        probabilities = probabilities_of(outputs, features is None)
+        probabilities = final_answers(classes.softmax, features, outputs)
         places = probabilities.argmax(axis=1)
         columns["prediction"] = [letters[place] for place in places]
         for letter, of_letter in zip(letters, rounded_down(probabilities).T):

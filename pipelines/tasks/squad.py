@@ -1,6 +1,5 @@
 """SQuAD 1.1 and 2.0: answers are spans of a text. In 2.0 a question may have no answer."""
 
-import collections
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from .reading.split_report import warn_of_rows
 from .reading.squad_files import Question, check_answers, is_squad_file, read_questions
 from .reading.squad_windows import Window, read_paragraphs
 from .reading.tables import Row, column_names, read_rows
-from .scoring.squad_answers import Answer, answer_by_beams, answer_by_spans
+from .scoring.squad_answers import find_answers
 from .scoring.squad_metrics import score_v1, score_v2
 from .task import Answers, Description, Files, Outputs, Task
 
@@ -230,7 +229,11 @@ class SquadTask(Task):
             scores = [float(output["score"]) for output in outputs]
             null_odds = [float(output["no_answer_score"]) for output in outputs]
         else:
-            found = list(self._decoded(examples, features, outputs))
+            contexts, limits = (
+                [q.context for q in examples],
+                (self.max_answer_length, self.n_best_size),
+            )
+            found = [*find_answers(contexts, features, outputs, *limits)]
             scores, null_odds = [a.score for a in found], [a.null_odds for a in found]
             threshold = self.null_threshold if self.may_be_impossible else np.inf
             texts = ["" if answer.null_odds > threshold else answer.text for answer in found]
@@ -239,18 +242,6 @@ class SquadTask(Task):
         if self.may_be_impossible:
             columns["null_odds"] = null_odds
         return Answers(columns, exact)
-
-    def _decoded(
-        self, examples: list[Question], features: list[Window], outputs: Outputs
-    ) -> Iterator[Answer]:
-        of_question = collections.defaultdict(list)
-        for window, output in zip(features, outputs):
-            of_question[window.example].append((window, output))
-        decode = answer_by_beams if self.has_answerability_head else answer_by_spans
-        lengths = (self.max_answer_length, self.n_best_size)
-        for number, question in enumerate(examples):
-            windows, their_outputs = zip(*of_question[number])
-            yield decode(question.context, windows, their_outputs, *lengths)
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
         """Computes squad_metrics.score_v1, or score_v2 at null_threshold, in per cent.

@@ -4,7 +4,7 @@ import abc
 import copy
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ import tensorflow as tf
 from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS
 from albert_tf.storage.errors import UserError
+from albert_tf.text.in_graph import on_host
 from albert_tf.text.tokenization import AlbertTokenizer
 from .reading.examples import required
 from .reading.sequences import Encoder, Packed, Sequences, pack_in_blocks
@@ -231,6 +232,26 @@ def create_model(task: Task, config: AlbertConfig, recompute: bool = False) -> t
     """Creates the model. It maps (inputs, dropout_seed) to a dict of outputs [examples, ...]."""
     description = task.description().model
     return KINDS[description["kind"]].create_model(config, description, recompute)
+
+
+def final_answers(
+    answers: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    features: list | None,
+    outputs: Outputs,
+    temperature: float = 1.0,
+) -> np.ndarray:
+    """Returns the probabilities or numbers of the examples, float64 [n, ...].
+
+    For a run, they are the only output of `answers`, a function of albert_tf.answering.classes, for
+    the logits divided by `temperature`. The outputs of an export are final. See Task.answers.
+    """
+    if features is None:
+        name = "value" if "value" in outputs[0] else "probabilities"
+        return np.stack([output[name] for output in outputs]).astype(np.float64)
+    logits = np.stack([output["logits"] for output in outputs]).astype(np.float64)
+    with on_host():
+        [values] = answers(tf.constant(logits / temperature)).values()
+    return values.numpy()
 
 
 def read_files(task: Task, paths: Sequence[str], needs_answers: bool = False) -> Iterator:

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
-from scipy import special
 
 from albert_tf import losses
+from albert_tf.answering.classes import best_tags
 from albert_tf.kinds import DOC_STRIDE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.entities import OUTSIDE, are_entity_tags, find_entities, parse_tag
+from albert_tf.text.entities import OUTSIDE, Tag, are_entity_tags, find_entities
+from albert_tf.text.in_graph import on_host
 from .labelled_task import LabelledTask
 from .reading.examples import required
 from .reading.sequences import Encoder, Packed
@@ -183,7 +184,7 @@ class TokenClassificationTask(LabelledTask):
 
     @functools.cached_property
     def _types(self) -> list[str]:
-        return sorted({parse_tag(label)[1] for label in self.labels} - {""})
+        return sorted({Tag.parse(label).type for label in self.labels} - {""})
 
     def owners(self, features: list[WordWindow]) -> list[int]:
         """See Task.owners."""
@@ -214,17 +215,14 @@ class TokenClassificationTask(LabelledTask):
     def _tagged(
         self, examples: Sequence[TokenExample], features: Sequence[WordWindow], outputs: Outputs
     ) -> list[Tagged]:
-        places = [np.zeros(len(example.words), np.int32) for example in examples]
-        probabilities = [np.zeros(len(example.words), np.float32) for example in examples]
-        for window, output in zip(features, outputs):
-            logits = output["logits"][window.positions]
-            if len(logits):
-                places[window.example][window.words] = logits.argmax(axis=-1)
-                best = special.softmax(logits, axis=-1).max(axis=-1)
-                probabilities[window.example][window.words] = best
+        logits = [output["logits"][w.positions] for w, output in zip(features, outputs)]
+        with on_host():
+            found = best_tags(np.concatenate(logits))
+        firsts = np.cumsum([0, *(len(example.words) for example in examples)])
+        order = np.argsort(np.concatenate([firsts[w.example] + w.words for w in features]))
+        places, best = (np.split(values.numpy()[order], firsts[1:-1]) for values in found)
         return [
-            ([self.labels[place] for place in of_words], best)
-            for of_words, best in zip(places, probabilities)
+            ([self.labels[place] for place in row], of_row) for row, of_row in zip(places, best)
         ]
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:

@@ -1,13 +1,16 @@
 """An ONNX model answers like the model it was made of, and holds each shared weight once."""
 
+import dataclasses
 import importlib
 import json
 
 import numpy as np
 import pytest
 
+from albert_tf.kinds import KINDS
 from albert_tf.text.packing import FEATURES
 from export.onnx import convert
+from tests.builders import raises_one_line
 from tests.export.task_models import TASKS
 
 needs_packages = pytest.mark.extras("onnx", "onnxruntime")
@@ -131,6 +134,15 @@ def test_another_answer_is_refused(model_dir, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"answers are \S+ from the model's, expected 0.0001 at"):
         convert(checkpoint=str(model_dir), output=str(tmp_path / "out.onnx"))
     assert not list(tmp_path.iterdir())
+
+
+@needs_packages
+def test_answers_by_an_op_that_is_not_converted_are_refused(modules, tmp_path, monkeypatch):
+    answers = dataclasses.replace(KINDS["classifier"], answers=lambda x: {"probabilities": x * 2})
+    monkeypatch.setitem(KINDS, "classifier", answers)
+    with raises_one_line("^kind 'classifier': no ONNX op for Mul: add it to _OPS"):
+        directory = modules["classifier"].served.model_dir
+        convert(checkpoint=directory, output=str(tmp_path / "out.onnx"))
 
 
 def test_a_missing_package_is_one_clear_error(model_dir, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """A TFLite or ONNX model answers like the model it was made of; a TFLite file is small."""
 
+import dataclasses
 import json
 import shutil
 
@@ -56,6 +57,16 @@ def test_a_pretrained_model_and_beams_have_the_graph_of_their_encoder(modules):
         assert fixed_graph.load(modules[name].served.model_dir, None).served.kind == "encoder"
     with pytest.raises(ValueError, match=r"^--kind=question_answering: .* take --kind=encoder$"):
         fixed_graph.load(modules[BEAMS].served.model_dir, "question_answering")
+
+
+def test_probabilities_of_other_columns_than_labels_are_refused(modules, monkeypatch):
+    kind = dataclasses.replace(
+        fixed_graph.KINDS["classifier"], answers=lambda logits: {"probabilities": logits[:, 1:]}
+    )
+    monkeypatch.setitem(fixed_graph.KINDS, "classifier", kind)
+    module = fixed_graph.load(modules["classifier"].served.model_dir, None)
+    with raises_one_line("2 probabilities of 3 labels: the `answers` of 'classifier' in"):
+        fixed_graph.answer(module, dict.fromkeys(FEATURES, MASK))
 
 
 def test_answers_that_are_not_finite_are_refused(modules, tmp_path):

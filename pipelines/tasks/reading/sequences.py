@@ -59,7 +59,7 @@ class Sequences:
         """
         firsts = np.flatnonzero(np.diff(owners, prepend=-1))
         places = np.append(firsts, len(owners)) * self.sequences_per_example
-        return tokenizer.unknown_shares(self.pieces, self.row_splits[places])
+        return tokenizer.unknown_shares(self.pieces, self.row_splits[places]).numpy()
 
 
 class Encoder(Packer):

@@ -15,6 +15,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import import_tensorflow_text
 from albert_tf.text.tokenization import AlbertTokenizer
 from ...training.run import hash_of_weights
+from ..classification import ClassificationTask
 from ..reading.examples import AnyExample
 from ..reading.sequences import Sequences
 from ..reading.tables import write_table
@@ -171,7 +172,11 @@ class Export:
         self._loaded = versions.load_saved_model(path)
         self.identity = {"weights": hash_of_weights(path)}
         self._task, self._batch_size = task, batch_size
-        self._temperature = read_description(path).get("temperature")
+        # The export's probabilities are final, unless the task has another temperature.
+        own = read_description(path).get("temperature", 1.0)
+        self._temperature = 1.0
+        if isinstance(task, ClassificationTask):
+            self._temperature = task.answering.temperature / own
         signatures = self._loaded.signatures
         # Models that tag words have a signature for texts that are already split into words.
         self._ask = signatures["words" if "words" in signatures else "serving_default"]
@@ -189,9 +194,8 @@ class Export:
             inputs = _inputs([examples[place] for place in places])
             outputs = {**self._ask(**inputs), **self._ask_unknown_share(**inputs)}
             outputs = {name: values.numpy() for name, values in outputs.items()}
-            if self._temperature:  # the task expects probabilities at temperature 1
-                at_1 = tempered(outputs["probabilities"], 1 / self._temperature)
-                outputs["probabilities"] = at_1
+            if self._temperature != 1:
+                outputs["probabilities"] = tempered(outputs["probabilities"], self._temperature)
             for row, place in enumerate(places):
                 found[place] = {name: values[row] for name, values in outputs.items()}
         columns = self._task.answers(examples, None, found).columns

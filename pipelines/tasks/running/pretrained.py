@@ -81,5 +81,5 @@ class PretrainedModel:
             vectors = self._embedder.embed_pieces(prepared)
             columns["embedding"] = [[round(float(x), 6) for x in row] for row in vectors]
         row_splits = np.cumsum([0, *lengths])
-        shares = self._tokenizer.unknown_shares(np.concatenate(prepared), row_splits)
+        shares = self._tokenizer.unknown_shares(np.concatenate(prepared), row_splits).numpy()
         return {**columns, "unknown_share": [round(float(share), 6) for share in shares]}

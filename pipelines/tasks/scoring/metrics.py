@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse, special, stats
+from scipy import sparse, stats
 from sklearn import metrics as sklearn
 
 from albert_tf.metrics import wilson_interval
@@ -33,21 +33,6 @@ METRICS = {
     "pearson": functools.partial(_correlation, lambda *x: stats.pearsonr(*x).statistic),
     "spearman": functools.partial(_correlation, lambda *x: stats.spearmanr(*x).statistic),
 }
-
-
-def probabilities_of(
-    outputs: Sequence[dict[str, np.ndarray]], are_exports: bool, activation: str = "softmax"
-) -> np.ndarray:
-    """Returns float64 [n, classes], from a model's `logits` or an export's `probabilities`.
-
-    `activation` is "softmax" or "sigmoid".
-    """
-    name = "probabilities" if are_exports else "logits"
-    found = np.stack([output[name] for output in outputs]).astype(np.float64)
-    if activation == "sigmoid":
-        return found if are_exports else special.expit(found)
-    # The float32 probabilities of an export do not sum to exactly 1.
-    return found / found.sum(-1, keepdims=True) if are_exports else special.softmax(found, axis=-1)
 
 
 def rounded_down(probabilities: np.ndarray) -> np.ndarray:

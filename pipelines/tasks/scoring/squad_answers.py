@@ -1,17 +1,20 @@
-"""Decodes a model's outputs for windows into answers, which are texts from the paragraph."""
+"""Turns the best spans of a question's windows into texts of the paragraph."""
 
 import dataclasses
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from albert_tf.answering.spans import NO_SPAN_SCORE, best_spans, null_odds
+from albert_tf.text.in_graph import on_host
 from ..reading.squad_windows import Window
 
 # Number of spans per answer to consider in a window. Several spans may give the same answer, if
 # they only differ in a space.
 _SPANS_PER_ANSWER = 4
-# The score if there is no valid span, as in the reference.
-_NO_SPAN_SCORE = -2e6
+# Maximum number of windows whose spans are scored at once. All spans of one take up to 500 kB.
+_WINDOWS_AT_ONCE = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,10 +22,11 @@ class Answer:
     """A model's answer to a question.
 
     `candidates` are distinct texts with their scores, best first. They are empty if there is no
-    valid span. A higher `null_odds` means that the text is less likely to contain an answer.
+    valid span. `score` is the score of the best. For `null_odds` see albert_tf.answering.spans.
     """
 
     candidates: list[tuple[str, float]]
+    score: float
     null_odds: float
 
     @property
@@ -30,113 +34,71 @@ class Answer:
         """The best text, even if "no answer" is more likely."""
         return self.candidates[0][0] if self.candidates else ""
 
-    @property
-    def score(self) -> float:
-        """The score of the best text."""
-        return self.candidates[0][1] if self.candidates else _NO_SPAN_SCORE
 
-
-def answer_by_spans(
-    context: str,
+def find_answers(
+    contexts: Sequence[str],
     windows: Sequence[Window],
     outputs: Sequence[dict[str, np.ndarray]],
     max_answer_length: int,
     n_best_size: int,
-) -> Answer:
-    """Decodes AlbertForQuestionAnswering: compares the best span with the span at [CLS].
+) -> Iterator[Answer]:
+    """Yields the answer to each question, given the context of each question.
 
     A span is only considered in the window where its start has the maximum context. `windows` are
-    all windows of a question. `outputs` contains `start_logits` and `end_logits`, float [L], for
-    each window. `max_answer_length` is in pieces.
-
-    Source: BERT's and the reference's run_squad.
-    Deviation: they only consider pairs of the n_best_size best starts and ends, and answer "empty"
-    if no pair is valid. Here all pairs are considered.
+    the windows of the first question, of the second, and so on. `outputs` are the model's outputs
+    for them; see best_spans.
     """
-    spans, null_scores = [], []
-    for window, output in zip(windows, outputs):
-        place = slice(window.offset, window.offset + window.last - window.first)
-        best = _best_spans(
-            np.where(window.is_max_context, output["start_logits"][place], -np.inf),
-            output["end_logits"][place].astype(np.float64),
-            max_answer_length,
-            n_best_size * _SPANS_PER_ANSWER,
-        )
-        spans += [(score, window, first, last) for score, first, last in best]
-        null_scores.append(float(output["start_logits"][0]) + float(output["end_logits"][0]))
-    candidates = _as_texts(context, spans, n_best_size)
-    best_score = candidates[0][1] if candidates else _NO_SPAN_SCORE
-    return Answer(candidates, min(null_scores) - best_score)
+    has_beams = "start_logits" not in outputs[0]
+    count = len(outputs[0]["end_top_index"]) if has_beams else n_best_size * _SPANS_PER_ANSWER
+
+    def spans_of_windows():
+        for begin in range(0, len(windows), _WINDOWS_AT_ONCE):
+            part = slice(begin, begin + _WINDOWS_AT_ONCE)
+            with on_host():
+                found = best_spans(*_inputs(windows[part], outputs[part]), max_answer_length, count)
+            yield from zip(windows[part], *(values.numpy().tolist() for values in found))
+
+    of_question = itertools.groupby(spans_of_windows(), key=lambda row: row[0].example)
+    for context, (_, rows) in zip(contexts, of_question, strict=True):
+        spans: list[tuple] = []
+        lowest = np.inf
+        for window, scores, firsts, lasts, no_answer_score in rows:
+            spans += zip(scores, firsts, lasts, itertools.repeat(window))
+            lowest = min(lowest, no_answer_score)
+        candidates = _as_texts(context, spans, n_best_size)
+        score = candidates[0][1] if candidates else NO_SPAN_SCORE
+        yield Answer(candidates, score, null_odds(lowest, score, has_beams))
 
 
-def answer_by_beams(
-    context: str,
-    windows: Sequence[Window],
-    outputs: Sequence[dict[str, np.ndarray]],
-    max_answer_length: int,
-    n_best_size: int,
-) -> Answer:
-    """Decodes AlbertForAnswerableQuestionAnswering. It has the best starts, and ends for each.
-
-    For each window, `outputs` contains `start_top_log_probs` and `start_top_index` [starts],
-    `end_top_log_probs` and `end_top_index` [starts * ends], and `cls_logits` []. For other
-    arguments see answer_by_spans.
-
-    Source: the reference's squad_utils.write_predictions_v2.
-    """
-    spans = []
-    for window, output in zip(windows, outputs):
-        ends_of_start = len(output["end_top_index"]) // len(output["start_top_index"])
-        firsts = np.repeat(output["start_top_index"], ends_of_start) - window.offset
-        lasts = output["end_top_index"] - window.offset
-        scores = np.repeat(output["start_top_log_probs"].astype(np.float64), ends_of_start)
-        scores += output["end_top_log_probs"]
-        for score, first, last in zip(scores.tolist(), firsts.tolist(), lasts.tolist()):
-            is_in_window = 0 <= first <= last < window.last - window.first
-            if (
-                is_in_window
-                and window.is_max_context[first]
-                and last - first < max_answer_length
-                and np.isfinite(score)
-            ):
-                spans.append((score, window, first, last))
-    null_odds = min(float(output["cls_logits"]) for output in outputs)
-    return Answer(_as_texts(context, spans, n_best_size), null_odds)
+def _inputs(
+    windows: Sequence[Window], outputs: Sequence[dict[str, np.ndarray]]
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
+    """Returns the first three arguments of best_spans, as long as the longest window."""
+    sizes = [window.last - window.first for window in windows]
+    length = max(window.offset + size for window, size in zip(windows, sizes)) + 1
+    may_start, may_end = np.zeros([2, len(windows), length], bool)
+    for row, (window, size) in enumerate(zip(windows, sizes)):
+        may_start[row, window.offset : window.offset + size] = window.is_max_context
+        may_end[row, window.offset : window.offset + size] = True
+    batch = {}
+    for name in outputs[0]:
+        values = [output[name] for output in outputs]
+        if name in ("start_logits", "end_logits"):  # What resize adds is not in the window.
+            values = [np.resize(of_window, length) for of_window in values]
+        # Positions behind the longest window are no answers, and neither is its last one.
+        is_index = name.endswith("_index")
+        batch[name] = np.minimum(values, length - 1) if is_index else np.stack(values)
+    return batch, may_start, may_end
 
 
-def _best_spans(
-    starts: np.ndarray, ends: np.ndarray, max_length: int, count: int
-) -> list[tuple[float, int, int]]:
-    """Returns (score, first, last) of the spans with the highest starts[first] + ends[last].
-
-    `starts` and `ends` are float64 [pieces]. No span begins where `starts` is -inf. `max_length` is
-    in pieces.
-    """
-    if not len(starts):
-        return []
-    width = min(max_length, len(ends))
-    padded = np.concatenate([ends, np.full(width - 1, -np.inf)])
-    # scores[first, length - 1]
-    scores = starts[:, np.newaxis] + np.lib.stride_tricks.sliding_window_view(padded, width)
-    scores = scores.reshape(-1)
-    count = min(count, len(scores))
-    best = np.sort(np.argpartition(-scores, count - 1)[:count])  # ties: earlier first
-    best = best[np.argsort(-scores[best], kind="stable")]
-    return [
-        (float(scores[i]), int(i) // width, int(i) // width + int(i) % width)
-        for i in best
-        if np.isfinite(scores[i])
-    ]
-
-
-def _as_texts(
-    context: str, spans: list[tuple[float, Window, int, int]], n_best_size: int
-) -> list[tuple[str, float]]:
-    """Returns the distinct texts of spans with their scores, best first."""
+def _as_texts(context: str, spans: list[tuple], n_best_size: int) -> list[tuple[str, float]]:
+    """Returns the distinct texts of spans (score, first, last, window), best first."""
     texts: dict[str, float] = {}
-    for score, window, first, last in sorted(spans, key=lambda span: -span[0]):
-        start = window.paragraph.starts[window.first + first]
-        end = window.paragraph.ends[window.first + last]
+    for score, first, last, window in sorted(spans, key=lambda span: -span[0]):
+        if score == -np.inf:
+            break
+        before = window.first - window.offset
+        start, end = window.paragraph.starts[before + first], window.paragraph.ends[before + last]
         text = context[start : end + 1].strip()
         if text and text not in texts:
             texts[text] = score

@@ -2,8 +2,13 @@ import numpy as np
 import pytest
 
 from pipelines.tasks.reading.squad_windows import Paragraph, Window
-from pipelines.tasks.scoring.squad_answers import answer_by_beams, answer_by_spans
+from pipelines.tasks.scoring.squad_answers import find_answers
 from tests.pipelines.tasks.test_squad_windows import windows_of
+
+
+def answer_of(context, windows, outputs, max_answer_length, n_best_size):
+    [answer] = find_answers([context], windows, outputs, max_answer_length, n_best_size)
+    return answer
 
 
 def make_windows(num_pieces, room, doc_stride, offset):
@@ -43,7 +48,7 @@ def test_the_best_of_all_spans(num_pieces, room, stride, max_answer_length, n_be
         logits[:, 5 : 5 + length] = rng.normal(size=[2, length])
         logits[0, 0] = 2.5 - number
         outputs.append(dict(zip(("start_logits", "end_logits"), logits)))
-    answer = answer_by_spans(context, windows, outputs, max_answer_length, n_best_size)
+    answer = answer_of(context, windows, outputs, max_answer_length, n_best_size)
     expected = all_spans(words, windows, outputs, max_answer_length)
     assert answer.candidates == expected[:n_best_size]
     assert answer.text == expected[0][0]
@@ -56,7 +61,7 @@ def test_texts_that_differ_in_a_space_are_one():
     window = Window(0, paragraph, 0, 3, 2, np.ones(3, bool))
     scores = np.array([[0, 0, 1, 5, 4, 0], [0, 0, 1, 6, 5, 0]], np.float32)
     logits = dict(zip(("start_logits", "end_logits"), scores))
-    answer = answer_by_spans("fox dog", [window], [logits], 30, 20)
+    answer = answer_of("fox dog", [window], [logits], 30, 20)
     # "▁" alone says nothing; "▁ dog" and "dog" are one text, with the better score.
     assert answer.candidates == [("dog", 10.0), ("fox", 7.0), ("fox dog", 6.0)]
 
@@ -65,13 +70,13 @@ def test_a_text_without_pieces_or_scores_has_no_answer():
     nothing = np.zeros(0, int)
     window = Window(0, Paragraph([], nothing, nothing), 0, 0, 3, np.zeros(0, bool))
     logits = {name: np.ones(7, np.float32) for name in ("start_logits", "end_logits")}
-    answer = answer_by_spans("", [window], [logits], 30, 20)
+    answer = answer_of("", [window], [logits], 30, 20)
     assert answer.candidates == [] and answer.text == "" and answer.null_odds > 1e6
     context, _, windows = make_windows(9, 17, 6, offset=5)
     logits = {name: np.full(29, np.nan, np.float32) for name in logits}
-    assert answer_by_spans(context, windows, [logits], 4, 7).text == ""
+    assert answer_of(context, windows, [logits], 4, 7).text == ""
     output = beams([(3, 0.0)], [[(4, 0.0)]], cls_logits=-2.0)  # no span of the text
-    answer = answer_by_beams(context, windows, [output], 30, 20)
+    answer = answer_of(context, windows, [output], 30, 20)
     assert answer.candidates == [] and answer.text == "" and answer.null_odds == -2.0
 
 
@@ -95,10 +100,10 @@ def test_beams():
         [(13, -2.0), (14, -0.125), (12, -0.125), (0, 0.0)],
     ]
     output = beams([(7, -0.5), (0, -0.25), (13, -1.0)], ends, cls_logits=1.5)
-    answer = answer_by_beams(context, [window], [output], max_answer_length=4, n_best_size=20)
+    answer = answer_of(context, [window], [output], max_answer_length=4, n_best_size=20)
     assert answer.candidates == [(f"{words[2]} {words[3]}", -0.75), (words[8], -3.0)]
     assert answer.null_odds == 1.5
-    longer = answer_by_beams(context, [window], [output], max_answer_length=5, n_best_size=2)
+    longer = answer_of(context, [window], [output], max_answer_length=5, n_best_size=2)
     assert longer.candidates[1] == (" ".join(words[2:7]), -1.0)
     # Of several windows the one with a word's maximum context answers.
     context, words, windows = make_windows(23, 17, 6, offset=5)
@@ -107,6 +112,6 @@ def test_beams():
     assert windows[0].is_max_context[6] and not windows[1].is_max_context[0]
     first = beams([(5 + 6, -3.0)], [[(5 + 7, -1.0)]], cls_logits=0.5)
     second = beams([(5 + 0, -1.0)], [[(5 + 1, -1.0)]], cls_logits=-0.25)
-    answer = answer_by_beams(context, windows, [first, second], 30, 20)
+    answer = answer_of(context, windows, [first, second], 30, 20)
     assert answer.candidates == [(f"{words[6]} {words[7]}", -4.0)]
     assert answer.null_odds == -0.25
