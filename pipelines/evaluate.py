@@ -95,7 +95,7 @@ def evaluate(settings: Evaluation) -> dict:
     if not manifest.splits[split].examples:
         raise UserError(
             f"{record_dir!r} has no {split} records: write records of more text or with a larger "
-            "--heldout_fraction"
+            "--heldout_fraction. If the run was not trained on these records, pass --split=train"
         )
     program.check_max_seq_length(max_seq_length, config.max_position_embeddings)
     if split == "heldout":

@@ -11,8 +11,9 @@ skipped.
 Examples:
   python -m pipelines.index_records --input_file='ref/*.tfrecord' --spm_model_file=30k-clean.model \
       --output_dir=indexed
-  python -m pipelines.index_records --input_file='ref/train*' --heldout_file='ref/dev*' \
-      --spm_model_file=30k-clean.model --output_dir=indexed
+  # Index the files for evaluation separately: evaluate --record_dir=indexed_dev --split=train
+  python -m pipelines.index_records --input_file='ref/dev*' --spm_model_file=30k-clean.model \
+      --output_dir=indexed_dev
 """
 
 import dataclasses
@@ -41,12 +42,6 @@ class Settings:
     input_file: str = setting(flags.DEFINE_string, "TFRecord files: comma-separated paths, globs.")
     output_dir: str = setting(flags.DEFINE_string, "Directory for the manifest.")
     spm_model_file: str = setting(flags.DEFINE_string, "Vocabulary of the files (.model or .txt).")
-    heldout_file: str | None = setting(
-        flags.DEFINE_string,
-        "TFRecord files for evaluation (paths or globs, comma-separated). Files that --input_file "
-        "also matches are not trained on.",
-        None,
-    )
     text_flags: dict[str, bool | None] = dataclasses.field(default_factory=dict)
     sentence_objective: str = setting(
         flags.DEFINE_enum,
@@ -82,17 +77,20 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> Manifest:
     output_dir, spm_model_file = settings.output_dir, settings.spm_model_file
     tokenizer = AlbertTokenizer(spm_model_file, **settings.text_flags)
     text_settings = tokenizer.settings._asdict()
-    units = plan_units(settings.input_file, settings.heldout_file)
-    lengths = first_lengths([unit.path for unit in units])
-    listing = [[unit.split, unit.path, unit.bytes] for unit in units]
+    sizes = files.sizes(files.match_files(settings.input_file, "input_file"))
+    units = [
+        FileUnit(f"{index:05d}-of-{len(sizes):05d}", size, path)
+        for index, (path, size) in enumerate(sizes.items())
+    ]
+    lengths = first_lengths(list(sizes))
     identity = {
-        "input_file": job_directory.describe_files({u.path: u.bytes for u in units}, listing),
+        "input_file": job_directory.describe_files(sizes, sizes),
         "spm_model_file": f"SHA-256 {tokenizer.sha256[:16]}",
         **text_settings,
         "sentence_objective": settings.sentence_objective,
         "code_version": albert_tf.__version__,
     }
-    unit_job.claim(output_dir, identity, [unit.path for unit in units])
+    unit_job.claim(output_dir, identity, list(sizes))
     if manifest := Manifest.read_finished(output_dir):
         return manifest
     vocabulary = (spm_model_file, *tokenizer.settings)
@@ -102,12 +100,11 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> Manifest:
     for unit, shard in zip(units, shards):
         if not shard["examples"]:
             print(f"{unit.path}: holds no record, skipped")
-    splits = make_splits(
-        {unit.split: [shard]} for unit, shard in zip(units, shards) if shard["examples"]
-    )
+    splits = make_splits([{"train": [shard for shard in shards if shard["examples"]]}])
     if not splits["train"].examples:
-        count = sum(unit.split == "train" for unit in units)
-        raise UserError(f"--input_file={settings.input_file}: no record in any of {count} files")
+        raise UserError(
+            f"--input_file={settings.input_file}: no record in any of {len(units)} files"
+        )
     manifest = ReferenceManifest(
         max_seq_length=lengths[0],
         max_predictions_per_seq=lengths[1],
@@ -125,22 +122,6 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> Manifest:
         f"--max_predictions_per_seq={lengths[1]}"
     )
     return manifest
-
-
-def plan_units(input_file: str, heldout_file: str | None) -> list[FileUnit]:
-    """Returns one unit per file of both splits. Held-out files are not used for training."""
-    heldout = files.match_files(heldout_file, "heldout_file") if heldout_file else []
-    not_trained = set(map(files.absolute, heldout))
-    given = files.match_files(input_file, "input_file")
-    train = [path for path in given if files.absolute(path) not in not_trained]
-    if not train:
-        raise UserError("--heldout_file names every file of --input_file: leave some to train on")
-    splits = [*(("train", path) for path in train), *(("heldout", path) for path in heldout)]
-    sizes = files.sizes([path for _, path in splits])
-    return [
-        FileUnit(f"{index:05d}-of-{len(splits):05d}", sizes[path], path, split)
-        for index, (split, path) in enumerate(splits)
-    ]
 
 
 if __name__ == "__main__":

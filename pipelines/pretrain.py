@@ -42,7 +42,7 @@ from albert_tf.checkpoints.opening import ALBERT_TF, open_model
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import sharing_plan
 from albert_tf.jobs import job_directory, program
-from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
+from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer, find_vocabulary
@@ -52,7 +52,6 @@ from .data.pretraining_dataset import Source, check_sources, pretraining_dataset
 from .data.records import naming_damaged_shards
 from .data.training_order import BLOCK_ROWS
 from .training import metrics_log
-from .training.flops import training_flops_per_example
 from .training.heldout import check_heldout_split, make_evaluation, make_scoring
 from .training.objective import pretraining_objective
 from .training.run import (
@@ -79,82 +78,82 @@ FLAGS = flags.FLAGS
 _RECORD_NAMES = {"segments": "segments", "reference": "static examples"}
 
 
-def define_flags() -> None:
-    """Defines the flags of this program. Other programs may use the same flag names."""
-    job_directory.define_flags()
-    flags.DEFINE_string(
-        "record_dir",
-        None,
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The records, vocabulary, model and output directory of a run."""
+
+    record_dir: str = setting(
+        flags.DEFINE_string,
         "Output directories of create_pretraining_data or index_records, comma-separated.",
-        required=True,
     )
-    flags.DEFINE_list(
-        "record_weights",
-        None,
+    spm_model_file: str = setting(
+        flags.DEFINE_string, "Vocabulary of the records (.model or .txt)."
+    )
+    model_dir: str = setting(flags.DEFINE_string, "Output directory. An existing run is resumed.")
+    record_weights: Sequence[float] | None = setting(
+        flags.DEFINE_float,
         "Fraction of rows from each directory, such as 0.7,0.3. Default: by number of examples.",
+        None,
     )
-    flags.DEFINE_string(
-        "spm_model_file", None, "Vocabulary of the records (.model or .txt).", required=True
-    )
-    flags.DEFINE_string(
-        "model_dir", None, "Output directory. An existing run is resumed.", required=True
-    )
-    flags.DEFINE_string(
-        "albert_config",
-        "albert_base",
+    albert_config: str = setting(
+        flags.DEFINE_string,
         f"A named size ({', '.join(config_lib.NAMES)}) with the vocab_size of --spm_model_file, or "
         "the path of an albert_config.json.",
+        "albert_base",
     )
-    program.define_max_seq_length(help="Shorter examples are padded. Default: as in the records.")
-    flags.DEFINE_string(
-        "init_checkpoint",
+    max_seq_length: int | None = setting(
+        program.define_max_seq_length,
+        "Shorter examples are padded. Default: as in the records.",
         None,
+    )
+    init_checkpoint: str | None = setting(
+        flags.DEFINE_string,
         "Initial weights: a model directory or checkpoint with the same vocabulary and shape, or a "
         "published model (hf://OWNER/NAME@COMMIT or a URL). If its layers share all weights, the "
         "depth may differ, and so may parameter_sharing: each layer starts with these weights.",
+        None,
     )
+
+
+def define_flags() -> None:
+    """Defines the flags of this program. Other programs may use the same flag names."""
+    job_directory.define_flags()
+    define_settings_flags(Inputs, several=["record_weights"])
     define_settings_flags(ExampleOptions)
     define_settings_flags(PretrainingSettings, **PUBLISHED)
     define_settings_flags(LoopSettings, steps_per_loop=20, save_checkpoint_steps=1000)
-    flags.DEFINE_float(
-        "peak_flops_per_second",
-        None,
-        "Total peak FLOP/s of all devices. If given, model FLOPs utilisation (MFU) is logged.",
-        1.0,
-    )
     define_strategy_flags()
 
 
 def main(_) -> None:
     """Runs the program with the values of its flags."""
     check_steps_flags()
-    sources = read_sources(FLAGS.record_dir, _numbers(FLAGS.record_weights))
+    inputs = settings_from_flags(Inputs)
+    sources = read_sources(inputs.record_dir, inputs.record_weights)
     # Use the same lower-casing as in the records.
-    tokenizer = AlbertTokenizer(FLAGS.spm_model_file, *sources[0].manifest.text_settings)
+    tokenizer = AlbertTokenizer(inputs.spm_model_file, *sources[0].manifest.text_settings)
     longest = max(source.manifest.max_seq_length for source in sources)
     options = settings_from_flags(
-        ExampleOptions, max_seq_length=FLAGS.max_seq_length or longest, seed=FLAGS.random_seed
+        ExampleOptions, max_seq_length=inputs.max_seq_length or longest, seed=FLAGS.random_seed
     )
     check_sources(sources, tokenizer, options)
     config = AlbertConfig.for_vocabulary(
-        FLAGS.albert_config, tokenizer.vocab_size, FLAGS.spm_model_file
+        inputs.albert_config, tokenizer.vocab_size, inputs.spm_model_file
     )
     if config.type_vocab_size == 1 and options.objective.has_label:
         objective = f"--sentence_objective={options.sentence_objective}"
         raise UserError(f"{objective} has pairs: expected an --albert_config of type_vocab_size 2")
-    checkpoint = FLAGS.init_checkpoint
-    if checkpoint and not has_checkpoint(FLAGS.model_dir):
-        checkpoint = initial_path(checkpoint, FLAGS.model_dir, FLAGS.strategy)
-    strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
+    checkpoint, model_dir = inputs.init_checkpoint, inputs.model_dir
+    if checkpoint and not has_checkpoint(model_dir):
+        checkpoint = initial_path(checkpoint, model_dir, FLAGS.strategy)
     job = Pretraining(
         sources=sources,
         initial=InitialModel(config, tokenizer, checkpoint),
-        model_dir=FLAGS.model_dir,
+        model_dir=model_dir,
         options=options,
         settings=settings_from_flags(PretrainingSettings),
         loop=settings_from_flags(LoopSettings),
-        strategy=strategy,
-        peak_flops_per_second=FLAGS.peak_flops_per_second,
+        strategy=create_strategy(FLAGS.strategy, FLAGS.tpu),
     )
     with naming_damaged_shards(*(source.record_dir for source in sources)):
         pretrain(job)
@@ -162,17 +161,9 @@ def main(_) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Pretraining:
-    """The data, model and settings of a pre-training run.
+    """The data, model and settings of a pre-training run. Call check_sources on the sources first.
 
-    Attributes:
-      sources: the records. Call `check_sources` first.
-      initial: config, tokenizer and initial weights.
-      model_dir: directory of the run.
-      options: options of the examples. `seed` is the seed for data order, splits and masks.
-      settings: settings of training.
-      loop: how often to log, save and evaluate.
-      strategy: distribution strategy.
-      peak_flops_per_second: the total of all devices. If None, FLOPs utilisation is not logged.
+    `options.seed` is the seed of data order, splits and masks.
     """
 
     sources: Sequence[Source]
@@ -182,7 +173,6 @@ class Pretraining:
     settings: PretrainingSettings
     loop: LoopSettings
     strategy: tf.distribute.Strategy
-    peak_flops_per_second: float | None = None
 
 
 @naming_lost_workers()
@@ -212,10 +202,8 @@ def pretrain(job: Pretraining) -> None:
         run.save_model_files(config, tokenizer)
         if run.is_chief:
             _print_plan(job, model)
-        rates = _rates(job, model)
-        TrainLoop(
-            run, train_step, dataset_fn, job.loop, rates, evaluate, settings.stop_step
-        ).train()
+        stop_step, rates = settings.stop_step, _rates(job)
+        TrainLoop(run, train_step, dataset_fn, job.loop, rates, evaluate, stop_step).train()
     if run.is_chief:
         _print_results(job.model_dir)
 
@@ -284,21 +272,15 @@ def _identity(job: Pretraining, init_weights: str | None) -> dict[str, Any]:
     }
 
 
-def _rates(job: Pretraining, model: AlbertForPreTraining) -> dict[str, float]:
+def _rates(job: Pretraining) -> dict[str, float]:
     """Returns a dict that maps the name of a logged rate to the amount per example."""
-    length, predictions = job.options.max_seq_length, job.options.max_predictions_per_seq
-    flops = training_flops_per_example(model, length, predictions)
     shares = [source.quota / BLOCK_ROWS for source in job.sources]
     lengths = [source.manifest.mean_length for source in job.sources]
-    rates = {
+    return {
         "examples_per_second": 1,
         "tokens_per_second": sum(share * mean for share, mean in zip(shares, lengths)),
-        "padded_tokens_per_second": length,
-        "flops_per_second": flops,
+        "padded_tokens_per_second": job.options.max_seq_length,
     }
-    if job.peak_flops_per_second:
-        rates["share_of_peak"] = flops / job.peak_flops_per_second
-    return rates
 
 
 def _print_results(model_dir: str) -> None:
@@ -316,7 +298,7 @@ def _print_results(model_dir: str) -> None:
 def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimizer:
     """Returns the optimizer with its learning-rate schedule."""
     rate = optimization.WarmUpPolynomialDecay(
-        settings.peak_learning_rate, settings.num_train_steps, settings.warmup_steps
+        settings.learning_rate, settings.num_train_steps, settings.warmup_steps
     )
     if settings.optimizer == "adamw":
         return optimization.adamw(rate, settings.weight_decay, bias_correction=True)
@@ -385,17 +367,6 @@ def _describe_weights(initial: InitialModel, model_dir: str) -> str:
     return f"initially from {opened.checkpoint}, trained with {number} {layers}"
 
 
-def _numbers(texts: Sequence[str] | None) -> list[float] | None:
-    if not texts:
-        return None
-    try:
-        return [float(text) for text in texts]
-    except ValueError:
-        raise UserError(
-            f"--record_weights={','.join(texts)}: expected comma-separated numbers, such as 0.7,0.3"
-        ) from None
-
-
 def _print_plan(job: Pretraining, model: AlbertForPreTraining) -> None:
     settings, options = job.settings, job.options
     config = model.config
@@ -425,7 +396,7 @@ def _print_plan(job: Pretraining, model: AlbertForPreTraining) -> None:
   data     {data}
 {settings.describe(job.strategy)}
   steps    {settings.num_train_steps:,} = {examples:,} examples; \
-{settings.warmup_steps:,} of warm-up to {settings.peak_learning_rate:.4g}{stop}""",
+{settings.warmup_steps:,} of warm-up to {settings.learning_rate:.4g}{stop}""",
         flush=True,
     )
 

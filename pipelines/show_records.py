@@ -1,4 +1,4 @@
-r"""Prints a few pre-training examples as text, and statistics of many examples.
+r"""Prints three pre-training examples as text, and statistics of many examples.
 
 With --split=train, the examples are the first ones of a pre-training run with the same flags and a
 batch size of 256. With --split=heldout, they are a sample of all held-out records.
@@ -6,105 +6,108 @@ batch size of 256. With --split=heldout, they are a sample of all held-out recor
 Examples:
   python -m pipelines.show_records --record_dir=records --spm_model_file=own.model
   python -m pipelines.show_records --record_dir=records --spm_model_file=own.model \
-      --split=heldout --num_examples=10 --sentence_objective=nsp --output=what_it_sees
+      --split=heldout --sentence_objective=nsp --output=what_it_sees
 """
 
+import dataclasses
 import os
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from absl import flags
 
-from albert_tf.jobs import program
-from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
+from albert_tf.jobs import pictures, program
+from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
 from .data.examples import ExampleOptions
 from .data.masking import unmask
 from .data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
-from .data.record_statistics import count, draw, report, shares
 from .data.records import SPLITS, Manifest, naming_damaged_shards
 
 FLAGS = flags.FLAGS
 
+_NUM_PRINTED = 3
+_FREQUENT = 15  # length of the list of most frequent pieces
 _ROWS = 256
 _MOST_COUNTED = 20_000  # maximum number of examples in the statistics
 _LEGEND = "[MASK|x] x is masked, [kept|x] x stays and is to be predicted, [y|x] y replaces x"
 
 
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The records to show. The options of the examples are ExampleOptions."""
+
+    record_dir: str = setting(flags.DEFINE_string, "Record directory to read.")
+    spm_model_file: str = setting(flags.DEFINE_string, "The records' vocabulary (.model or .txt).")
+    split: str = setting(
+        flags.DEFINE_enum, "Split of the records.", "train", enum_values=list(SPLITS)
+    )
+    max_seq_length: int | None = setting(
+        program.define_max_seq_length, "Default: as in the records.", None
+    )
+    random_seed: int = setting(
+        flags.DEFINE_integer,
+        "Seed of data order and masks.",
+        12345,
+        lower_bound=0,
+        upper_bound=2**31 - 1,
+    )
+    output: str | None = setting(
+        flags.DEFINE_string, "Directory for statistics.json and statistics.png.", None
+    )
+
+
 def define_flags() -> None:
     """Defines the flags of this program. Other programs may use the same flag names."""
-    flags.DEFINE_string("record_dir", None, "Record directory to read.", required=True)
-    flags.DEFINE_string(
-        "spm_model_file", None, "The records' vocabulary (.model or .txt).", required=True
-    )
-    flags.DEFINE_enum("split", "train", SPLITS, "Split of the records.")
-    program.define_max_seq_length(help="Default: as in the records.")
+    define_settings_flags(Settings)
     define_settings_flags(ExampleOptions)
-    flags.DEFINE_integer("random_seed", 12345, "Seed of data order and masks.", 0, 2**31 - 1)
-    flags.DEFINE_integer("num_examples", 3, "Number of examples to print.", lower_bound=0)
-    flags.DEFINE_string("output", None, "Directory for statistics.json and statistics.png.")
 
 
 def main(_) -> None:
     """Prints examples and statistics, and saves the statistics."""
-    with naming_damaged_shards(FLAGS.record_dir):
-        show_records(FLAGS.record_dir, FLAGS.split)
+    settings = settings_from_flags(Settings)
+    with naming_damaged_shards(settings.record_dir):
+        show_records(settings)
 
 
-def show_records(record_dir: str, split: str) -> None:
-    """Prints examples and statistics of a split, with the values of the program's flags."""
+def show_records(settings: Settings) -> None:
+    """Prints examples and statistics of a split. The options of the examples are flags."""
+    record_dir, split = settings.record_dir, settings.split
     manifest = Manifest.read(record_dir)
     options = settings_from_flags(
         ExampleOptions,
-        max_seq_length=FLAGS.max_seq_length or manifest.max_seq_length,
+        max_seq_length=settings.max_seq_length or manifest.max_seq_length,
         max_predictions_per_seq=FLAGS.max_predictions_per_seq or manifest.fixed_predictions,
-        seed=FLAGS.random_seed,
+        seed=settings.random_seed,
     )
-    tokenizer = AlbertTokenizer(FLAGS.spm_model_file, *manifest.text_settings)
+    tokenizer = AlbertTokenizer(settings.spm_model_file, *manifest.text_settings)
     manifest.check(record_dir, tokenizer, options)
-    available = manifest.splits[split].examples
-    if not available:
+    examples = min(manifest.splits[split].examples, _MOST_COUNTED)
+    if not examples:
         raise UserError(f"{record_dir!r} holds no {split} records: see --split")
-    label_names, seen = options.objective.labels, 0
-    counted = min(available, _MOST_COUNTED)
-    wanted = max(counted, FLAGS.num_examples)
-    if split == "heldout":  # Unlike training examples, these do not repeat.
-        wanted = min(wanted, available)
-    sums: dict[str, Any] = {}
-    for batch in _batches(record_dir, split, options, tokenizer, wanted):
-        for row in range(min(len(batch["input_mask"]), FLAGS.num_examples - seen)):
-            if not seen + row:
-                print(_LEGEND)
-            text = example_text(batch, row, tokenizer, label_names)
-            print(f"\nexample {seen + row + 1}: {text}")
-        if seen < counted:
-            found = {name: values[: counted - seen] for name, values in batch.items()}
-            for name, value in count(found, tokenizer).items():
-                sums[name] = sums.get(name, 0) + value
-        seen += len(batch["input_mask"])
-    result = shares(sums, tokenizer)
-    print(f"\n{report(result, label_names)}")
-    if FLAGS.output:
-        files.write_json(os.path.join(FLAGS.output, "statistics.json"), result, indent=1)
-        draw(result, os.path.join(FLAGS.output, "statistics.png"))
-        print(f"statistics.json and statistics.png are in {FLAGS.output}")
-
-
-def _batches(
-    record_dir: str, split: str, options: ExampleOptions, tokenizer: AlbertTokenizer, number: int
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yields batches with `number` examples in total."""
     if split == "train":
         dataset = pretraining_dataset(read_sources(record_dir), options, tokenizer, _ROWS)
     else:
-        dataset = evaluation_dataset(record_dir, split, options, tokenizer, _ROWS, number)
-    for batch in dataset.take(-(-number // _ROWS)):
-        yield {name: values.numpy()[:number] for name, values in batch.items()}
-        number -= _ROWS
+        dataset = evaluation_dataset(record_dir, split, options, tokenizer, _ROWS, examples)
+    sums: dict[str, Any] = {}
+    print(_LEGEND)
+    for first, batch in zip(range(0, examples, _ROWS), dataset.as_numpy_iterator()):
+        found = {name: values[: examples - first] for name, values in batch.items()}
+        for row in range(first, min(first + _ROWS, _NUM_PRINTED, examples)):
+            text = example_text(found, row, tokenizer, options.objective.labels)
+            print(f"\nexample {row + 1}: {text}")
+        for name, value in count(found, tokenizer).items():
+            sums[name] = sums.get(name, 0) + value
+    result = shares(sums, tokenizer)
+    print(f"\n{report(result, options.objective.labels)}")
+    if output := settings.output:
+        files.write_json(os.path.join(output, "statistics.json"), result, indent=1)
+        draw(result, os.path.join(output, "statistics.png"))
+        print(f"statistics.json and statistics.png are in {output}")
 
 
 def example_text(
@@ -138,22 +141,104 @@ def example_text(
     lines = [f"label: {label}; {length} pieces, {padding} padding; {len(predicted)} predictions"]
     for name, begin, end in (("A", 1, first_sep), ("B", first_sep + 1, length - 1)):
         if begin < end:
-            lines.append(
-                textwrap.fill(
-                    "".join(map(shown, range(begin, end))).strip(),
-                    width=100,
-                    initial_indent=f"  {name}  ",
-                    subsequent_indent="     ",
-                    break_long_words=False,
-                    break_on_hyphens=False,
-                )
-            )
+            words = "".join(map(shown, range(begin, end))).strip()
+            wrapper = textwrap.TextWrapper(100, f"  {name}  ", "     ")
+            wrapper.break_long_words = wrapper.break_on_hyphens = False
+            lines.append(wrapper.fill(words))
     return "\n".join(lines)
 
 
 def _bare(piece: str) -> str:
     """Removes the word-boundary mark of a piece, unless the piece consists only of this mark."""
     return piece.lstrip(WORD_BOUNDARY) or piece
+
+
+def count(batch: dict[str, np.ndarray], tokenizer: AlbertTokenizer) -> dict[str, Any]:
+    """Returns sums over the examples of a batch, integers or int64 vectors. See `shares`.
+
+    Padding rows must be left out.
+    """
+    ids = unmask(batch)
+    rows, columns = np.nonzero(batch["masked_lm_weights"])
+    places = rows, batch["masked_lm_positions"][rows, columns]
+    now, then = batch["input_word_ids"][places], ids[places]
+    is_mask = now == tokenizer.mask_id
+    length = batch["input_mask"].sum(axis=1)
+    labelled = batch["sentence_order_weights"] > 0
+    changed = labelled & (batch["sentence_order_labels"] == 1)
+    position, end = np.arange(ids.shape[1]), length[:, np.newaxis] - 1
+    first_sep = end - batch["input_type_ids"].sum(axis=1)[:, np.newaxis]
+    # All pieces except [CLS] and [SEP].
+    text = (position > 0) & (position < end) & (position != first_sep)
+    return {
+        "examples": len(ids),
+        "positions": ids.size,
+        "lengths": np.bincount(length, minlength=ids.shape[1] + 1),
+        "inputs": np.array([is_mask.sum(), (~is_mask & (now == then)).sum(), len(now)]),
+        # In the same order as the names of the labels.
+        "labels": np.array([(labelled & ~changed).sum(), changed.sum(), (~labelled).sum()]),
+        "pieces": np.bincount(ids[text], minlength=tokenizer.vocab_size),
+    }
+
+
+def shares(sums: dict[str, Any], tokenizer: AlbertTokenizer) -> dict[str, Any]:
+    """Returns the statistics of sums of `count`. Shares are between 0 and 1."""
+    pieces, (masks, kept, predictions) = sums["pieces"], sums["inputs"]
+    num_pieces = np.arange(len(sums["lengths"])) @ sums["lengths"]
+    frequent = np.argsort(-pieces, kind="stable")[:_FREQUENT].tolist()
+    labels = _share(sums["labels"], sums["examples"])
+    return {
+        "examples": sums["examples"],
+        "pieces": int(num_pieces),
+        "padding": 1 - _share(num_pieces, sums["positions"]),
+        "lengths": sums["lengths"].tolist(),
+        "predictions": int(predictions),
+        "masked": _share(predictions, num_pieces),
+        "replaced_by_mask": _share(masks, predictions),
+        "kept": _share(kept, predictions),
+        "replaced_by_other": _share(predictions - masks - kept, predictions),
+        "labels": dict(zip(("unchanged", "changed", "unlabelled"), labels)),
+        "unknown": _share(pieces[tokenizer.unk_id], pieces.sum()),
+        "most_frequent": {
+            tokenizer.id_to_piece(piece): _share(pieces[piece], pieces.sum())
+            for piece in frequent
+            if pieces[piece]
+        },
+    }
+
+
+def _share(part, whole) -> Any:
+    """Returns part / whole as a float or a list of floats; the result is 0 where `whole` is 0."""
+    return (part / np.maximum(whole, 1)).tolist()
+
+
+def report(result: dict, label_names: Sequence[str]) -> str:
+    """Formats the output of `shares`."""
+    lengths = np.repeat(np.arange(len(result["lengths"])), result["lengths"])
+    low, middle, high = np.percentile(lengths, [10, 50, 90])
+    named = zip((*label_names, "no label"), result["labels"].values())
+    frequent = "  ".join(f"{p} {100 * s:.1f} %" for p, s in result["most_frequent"].items())
+    return f"""\
+{result["examples"]:,} examples, {result["pieces"]:,} pieces (special pieces included)
+  length         mean {lengths.mean():.1f}; 10 % up to {low:.0f}, 50 % up to {middle:.0f}, 90 % up \
+to {high:.0f} pieces; {100 * result["padding"]:.1f} % padding
+  masked         {100 * result["masked"]:.2f} % of the pieces: \
+{100 * result["replaced_by_mask"]:.2f} % [MASK], {100 * result["kept"]:.2f} % kept, \
+{100 * result["replaced_by_other"]:.2f} % another piece
+  labels         {", ".join(f"{name} {100 * share:.2f} %" for name, share in named)}
+  unknown        {100 * result["unknown"]:.3f} % of the pieces are <unk>
+  most frequent  {frequent}"""
+
+
+def draw(result: dict, path: str) -> None:
+    """Plots the distribution of lengths and writes a PNG file."""
+    figure = pictures.new_figure(5, 4)
+    axis = figure.subplots()
+    shares = 100 * np.array(result["lengths"]) / result["examples"]
+    axis.bar(np.arange(len(shares)), shares, color="#4c78a8")
+    axis.set(title="Length of examples", xlabel="pieces", ylabel="%")
+    axis.spines[["top", "right"]].set_visible(False)
+    pictures.write(figure, path)
 
 
 if __name__ == "__main__":

@@ -63,21 +63,12 @@ class VocabularySettings:
         lower_bound=0.9,
         upper_bound=1.0,
     )
-    input_sentence_size: int = setting(
-        flags.DEFINE_integer,
-        "Maximum number of training sentences. A larger corpus is sampled.",
-        10_000_000,
-        lower_bound=101,
-    )
     do_lower_case: bool = setting(flags.DEFINE_bool, "Lower-case the text.", True)
     keep_accents: bool = setting(
         flags.DEFINE_bool,
         "Keep accents, tones and other marks (for Japanese, Vietnamese, Thai, Hindi and others). "
         "Otherwise か and が have the same pieces, as do bán and bàn.",
         False,
-    )
-    byte_fallback: bool = setting(
-        flags.DEFINE_bool, "Encode unknown characters as bytes instead of <unk>.", False
     )
 
     @property
@@ -111,6 +102,8 @@ _SPECIAL_PIECES = {
 _MAX_LINE_CHARACTERS = 2000
 _LINE = re.compile(rf"\S.{{0,{_MAX_LINE_CHARACTERS - 1}}}(?!\S)|\S{{1,{_MAX_LINE_CHARACTERS}}}")
 _MAX_LINE_BYTES = 4 * _MAX_LINE_CHARACTERS
+# Maximum number of training sentences. SentencePiece samples a larger corpus, to limit its memory.
+_MAX_SENTENCES = 10_000_000
 # Every 100th line is held out. The report uses at most _SAMPLE_LINES of them, and as many sentences
 # of the raw text.
 _HELDOUT_EVERY = 100
@@ -264,6 +257,8 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
                 model_writer=model,
                 minloglevel=2,
                 max_sentence_length=_MAX_LINE_BYTES,
+                input_sentence_size=_MAX_SENTENCES,
+                byte_fallback=False,
                 shuffle_input_sentence=True,  # SentencePiece's own seed is fixed
                 **options,
             )

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 PROJECT = Path(__file__).resolve().parents[1]
 NUM_STEPS = 30
-RATES = ("examples", "tokens", "padded_tokens", "flops")
+RATES = ("examples", "tokens", "padded_tokens")
 TIMINGS = ("time", "waiting_for_data", *(f"{rate}_per_second" for rate in RATES))
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pipelines.pretrain", "pipelines.finetune", "tensorflow_text"])

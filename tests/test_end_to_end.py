@@ -149,21 +149,17 @@ def test_everything_at_once(work):
     flags = [
         *pretrain_flags(work, directory),
         *"--gradient_accumulation_steps=3 --recompute".split(),
-        *"--scale_learning_rate --learning_rate=0.3 --mixed_precision=bfloat16".split(),
-        *"--separator_order_loss --order_loss_weight=2 --peak_flops_per_second=1e9".split(),
+        *"--learning_rate=0.02 --mixed_precision=bfloat16".split(),
+        *"--separator_order_loss --order_loss_weight=2".split(),
         *"--eval_steps=10 --eval_examples=25".split(),
     ]
     out, _ = run("pipelines.pretrain", *flags)
     assert "18 examples per step = 1 replica x 3 micro-batches of 6, on CPU 0" in out
-    assert f"warm-up to {0.3 * (18 / 4096) ** 0.5:.4g}" in out
     entries = log(directory)
     evaluated = [entry for entry in entries if "heldout_masked_lm_loss" in entry]
     assert [entry["step"] for entry in evaluated] == [10, 20, 30]
     assert {"layers/degrees_03", "layers/l2_distance_01"} <= evaluated[-1].keys()
     assert evaluated[-1]["heldout_masked_lm_loss"] < evaluated[0]["heldout_masked_lm_loss"]
-    # One figure of the examples, whatever the weights.
-    name, *_ = (name for name in evaluated[0] if name.endswith("_lengths_accuracy"))
-    assert len({entry[name] for entry in evaluated}) == 1
     assert {"separator_loss", "separator_accuracy"} <= entries[0].keys()
     assert not any(name.startswith("heldout_separator") for name in evaluated[-1])
     # The best of other examples is another best.
@@ -172,7 +168,6 @@ def test_everything_at_once(work):
     trained = [entry for entry in entries if "loss" in entry]
     assert [entry["step"] for entry in trained] == [*range(2, 31, 2)]
     for entry in trained:
-        assert entry["share_of_peak"] == pytest.approx(entry["flops_per_second"] / 1e9)
         assert 0 <= entry["waiting_for_data"] < 1
     best = min(evaluated, key=lambda entry: entry["heldout_masked_lm_at_mask_loss"])
     [index] = (directory / "best").glob("*.index")

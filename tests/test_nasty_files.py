@@ -116,8 +116,7 @@ def test_records(nasty, tiny_vocabulary, tmp_path, in_this_process, name, input_
 
 
 def train(paths, prefix, **changes):
-    settings = {"vocab_size": 300, "character_coverage": 0.999, "input_sentence_size": 10_000}
-    settings.update(do_lower_case=False, byte_fallback=True)
+    settings = {"vocab_size": 200, "character_coverage": 0.999, "do_lower_case": False}
     text_format = TextFormat(**changes.pop("text_format", {}))
     settings = VocabularySettings(**{**settings, **changes})
     train_vocab([*map(str, paths)], str(prefix), settings, text_format)
@@ -125,7 +124,7 @@ def train(paths, prefix, **changes):
 
 def test_vocabulary(nasty, tmp_path):
     """test_all_together trains one on all other files."""
-    options = {"vocab_size": 61, "character_coverage": 0.99, "byte_fallback": False}
+    options = {"vocab_size": 61, "character_coverage": 0.99}
     faults = {name: fault for name, (fault, *_) in OUTCOMES.items() if fault not in (None, NO_TEXT)}
     faults["only_newlines.txt"] = "hold no text"
     faults["one_char.txt"] = "--vocab_size is too large"

@@ -45,33 +45,20 @@ _WORKER_GIGABYTES = 0.6  # measured: pipelines/README.md, "Machines"
 def available_cpus(root: str = "/") -> int:
     """Returns the number of CPUs that this process may use, at least 1.
 
-    This is the number of CPUs of its affinity, limited by the quota of its control groups, which a
-    container's CPU limit sets. `root` is the directory of `proc` and `sys`.
+    This is the number of CPUs of its affinity, limited by the quotas of its control group (version
+    2) and of the group's parents, which a container's CPU limit sets. `root` is the directory of
+    `proc` and `sys`.
     """
     available = float(len(os.sched_getaffinity(0)))
     memberships = Path(root, "proc/self/cgroup")
-    for line in memberships.read_text().splitlines() if memberships.exists() else ():
-        _, controllers, group = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        mount = Path(root, "sys/fs/cgroup", controllers and "cpu")
-        # Within a container, the path may be the host's. The limits of parents hold, too.
+    text = memberships.read_text() if memberships.exists() else ""
+    for group in re.findall("^0::/(.*)$", text, re.MULTILINE):
         for name in [Path(group), *Path(group).parents]:
-            available = min(available, _quota(mount / str(name).lstrip("/")))
+            limit = Path(root, "sys/fs/cgroup", name, "cpu.max")
+            if limit.exists():
+                quota, period = limit.read_text().split()
+                available = min(available, math.inf if quota == "max" else int(quota) / int(period))
     return max(1, int(available))
-
-
-def _quota(group: Path) -> float:
-    """Returns the number of CPUs of a control group, of version 2 or 1; infinity if unlimited."""
-    try:
-        if (group / "cpu.max").exists():
-            quota, period = (group / "cpu.max").read_text().split()
-        else:
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            quota, period = ((group / name).read_text().strip() for name in names)
-    except OSError:
-        return math.inf
-    return math.inf if quota in ("max", "-1") else int(quota) / int(period)
 
 
 def prepare_environment() -> None:

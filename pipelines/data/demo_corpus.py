@@ -1,10 +1,9 @@
 """Writes a demo corpus of English prose from the documentation of installed Python packages.
 
-The corpus consists of Python's help topics and the docstrings of the standard library and of all
-installed packages, without code, tables and markup. Each topic and each docstring is one document.
-The file has one sentence per line and a blank line between documents. Documents start with a
-summary, so a model can learn their sentence order. The program downloads nothing and imports none
-of the packages. Use the corpus for demonstrations if you have no text of your own.
+Each of Python's help topics, and each docstring of the standard library and of all installed
+packages, is one document, without code, tables and markup. The file has one sentence per line and a
+blank line between documents. Documents start with a summary, so a model can learn their sentence
+order. The program downloads nothing and imports none of the packages.
 
 Example:
   python -m pipelines.data.demo_corpus --output_file=demo/corpus.txt
@@ -27,8 +26,6 @@ from albert_tf.jobs import program
 from albert_tf.storage import files
 from albert_tf.storage.progress import Progress
 
-FLAGS = flags.FLAGS
-
 _NOT_READ = re.compile(
     r"/(tests?|site-packages|_vendor|idlelib|lib2to3)/|/test_[^/]*$|_(test|pb2)\.py$"
 )
@@ -42,7 +39,7 @@ _WORD = re.compile(r"[\"'(]*[A-Za-z]+(?:['’/-][A-Za-z]+)*[\"')]*[.,;:!?]*[\"')
 
 
 def define_flags() -> None:
-    """Defines the flags. Not done on import, because several programs use the same flag names."""
+    """Defines the flags of this program. Other programs may use the same flag names."""
     flags.DEFINE_string("output_file", None, "Path of the corpus.", required=True)
 
 
@@ -53,7 +50,7 @@ def main(_) -> None:
     warnings.simplefilter("ignore")  # about invalid escape sequences in the packages
     paths = sysconfig.get_paths()
     roots = dict.fromkeys(Path(paths[name]) for name in ("stdlib", "purelib", "platlib"))
-    write_demo_corpus(FLAGS.output_file, list(roots), topics)
+    write_demo_corpus(flags.FLAGS.output_file, list(roots), topics)
 
 
 def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str]) -> None:
@@ -61,7 +58,10 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
     if tf.io.gfile.exists(output_file):
         print(f"{output_file} is there already: nothing to do")
         return
-    sources = [path for root in roots for path in source_files(root)]
+    names = [
+        (root, path.relative_to(root)) for root in roots for path in sorted(root.rglob("*.py"))
+    ]
+    sources = [root / name for root, name in names if not _NOT_READ.search(f"/{name.as_posix()}")]
     print(f"demo corpus: docstrings of {len(sources):,} files of this installation", flush=True)
     texts = [text for _, text in sorted(topics.items())]
     with Progress("reading", len(sources), unit="file") as progress:
@@ -71,7 +71,7 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
                 with contextlib.suppress(SyntaxError, ValueError, RecursionError):
                     texts.extend(docstrings(ast.parse(source)))
             progress.update(done)
-    documents: list[str] = []
+    documents: list[list[str]] = []
     repeats: Counter[str] = Counter()
     for text in dict.fromkeys(texts):
         sentences = []
@@ -79,29 +79,21 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
             repeats[sentence] += 1
             if repeats[sentence] <= _MAX_REPEATS:
                 sentences.append(f"{sentence}\n")
-        # A document of one sentence has no order to learn.
-        if len(sentences) > 1:
-            documents.append("".join(sentences))
-    corpus = "\n".join(documents)
+        if len(sentences) > 1:  # a document of one sentence has no order to learn
+            documents.append(sentences)
+    corpus = "\n".join(map("".join, documents))
     files.write_atomically(output_file, corpus)
     print(
         f"{output_file}: {len(corpus.encode()) / 1e6:.1f} MB, {len(documents):,} documents, "
-        f"{sum(document.count(chr(10)) for document in documents):,} sentences"
+        f"{sum(map(len, documents)):,} sentences"
     )
-
-
-def source_files(root: Path) -> list[Path]:
-    """Returns a sorted list of the Python files below `root`, without tests and generated code."""
-    names = sorted(path.relative_to(root) for path in root.rglob("*.py"))
-    return [root / name for name in names if not _NOT_READ.search(f"/{name.as_posix()}")]
 
 
 def docstrings(module: ast.Module) -> Iterator[str]:
     """Yields all docstrings in a module."""
-    for node in ast.walk(module):
-        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        if isinstance(node, documented) and (text := ast.get_docstring(node)):
-            yield text
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = (node for node in ast.walk(module) if isinstance(node, documented))
+    yield from filter(None, map(ast.get_docstring, nodes))
 
 
 def prose_sentences(text: str) -> list[str]:

@@ -57,28 +57,19 @@ SEGMENT_FEATURES = {
 }
 
 
-def serialize(features: dict[str, Sequence[float]]) -> bytes:
-    """Serializes a tf.train.Example. Each feature must contain only ints or only floats."""
-    example = tf.train.Example()
-    for name, values in features.items():
-        feature = example.features.feature[name]
-        kind = feature.float_list if isinstance(values[0], float) else feature.int64_list
-        kind.value.extend(values)
-    # Otherwise the order of the features, and therefore the shard's checksum, could vary.
-    return example.SerializeToString(deterministic=True)
-
-
 def serialize_segment(segment: Segment, document_id: int) -> bytes:
     """Serializes a segment to a record."""
-    return serialize(
-        {
-            "input_ids": segment.input_ids,
-            "sentence_starts": segment.sentence_starts,
-            "room_before": [segment.room_before],
-            "opens_document": [segment.opens_document],
-            "document_id": [document_id],
-        }
-    )
+    example = tf.train.Example()
+    for name, values in (
+        ("input_ids", segment.input_ids),
+        ("sentence_starts", segment.sentence_starts),
+        ("room_before", [segment.room_before]),
+        ("opens_document", [segment.opens_document]),
+        ("document_id", [document_id]),
+    ):
+        example.features.feature[name].int64_list.value.extend(values)
+    # Otherwise the order of the features, and therefore the shard's checksum, could vary.
+    return example.SerializeToString(deterministic=True)
 
 
 def parse_segments(records: tf.Tensor) -> dict[str, tf.Tensor]:

@@ -21,10 +21,9 @@ _BATCH = 256
 
 @dataclass(frozen=True)
 class FileUnit(Unit):
-    """A unit of work: one TFRecord file of `split`."""
+    """A unit of work: one TFRecord file."""
 
     path: str
-    split: str
 
 
 def first_lengths(paths: Sequence[str]) -> tuple[int, int]:

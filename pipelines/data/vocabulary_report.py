@@ -10,14 +10,13 @@ import sentencepiece
 from albert_tf.text.settings import loses_marks, remove_marks
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES, split_words
 
-_CURLY_QUOTES = set("“”‘’")
 # Minimum number and fraction of letters of a script for a hint that most of them are unknown.
 _MIN_LETTERS = 10
 _MIN_SHARE = 1e-4
 # Fraction of words that lose a mark for a hint. At most 0.3 % of the words of English novels and of
 # Wikipedia lose one (Bébée, Beyoncé), but 7 % of German and Russian, 12 % of French words.
 _MIN_LOST_SHARE = 0.01
-_REMEDY = "raise --character_coverage or pass --byte_fallback"
+_REMEDY = "raise --character_coverage"
 
 
 def report(
@@ -53,7 +52,7 @@ def report(
     if unknown:
         most = ", ".join(f"{piece!r} {count:,}" for piece, count in unknown.most_common(8))
         result.append(f"most frequent among <unk>: {most}")
-    return "\n".join([*result, *_hints(letters, unknown, len(lines))])
+    return "\n".join([*result, *_hints(letters, unknown)])
 
 
 def lost_marks(texts: Sequence[str]) -> list[str]:
@@ -79,14 +78,8 @@ def lost_marks(texts: Sequence[str]) -> list[str]:
     ]
 
 
-def _hints(letters: Counter, unknown: Counter, num_lines: int) -> list[str]:
+def _hints(letters: Counter, unknown: Counter) -> list[str]:
     hints = []
-    quotes = sum(count for piece, count in unknown.items() if set(piece) & _CURLY_QUOTES)
-    if quotes > num_lines / 100:
-        hints.append(
-            f"hint: curly quotes are unknown to this vocabulary ({quotes:,} in {num_lines:,} "
-            f"lines): write them straight (\" and ') in the corpus, or {_REMEDY}"
-        )
     if digits := sorted({c for piece in unknown for c in piece} & set(string.digits)):
         hints.append(
             f"hint: the digits {' '.join(digits)} are unknown to this vocabulary: {_REMEDY}"

@@ -7,6 +7,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf.jobs.settings import numbers_by_label
+from albert_tf.kinds import DOC_STRIDE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from . import glue
@@ -23,7 +24,6 @@ _SQUAD_FILES = {
     "squad_v1": {"train": "train-v1.1.json", "dev": "dev-v1.1.json"},
     "squad_v2": {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
 }
-_OF_SQUAD = ("max_query_length", "max_answer_length", "n_best_size")
 _OF_TEXTS = ("classification", "regression", "multilabel")
 _OWN = (*_OF_TEXTS, "multiple_choice", "token_classification")
 # Maps a flag to the tasks that use it. It is refused for all other tasks.
@@ -37,7 +37,6 @@ _ONLY_FOR = {
     **dict.fromkeys(("question_column", "options_column"), ("multiple_choice",)),
     "max_qa_length": ("race", "multiple_choice"),
     "doc_stride": (*_SQUAD_FILES, "token_classification"),
-    **dict.fromkeys(_OF_SQUAD, tuple(_SQUAD_FILES)),
     **dict.fromkeys(("squad_head", "null_threshold"), ("squad_v2",)),
 }
 # Maps the name of a task, which is `task` in task.json, to the class that restores it.
@@ -126,19 +125,18 @@ def _define_window_flags() -> None:
     flags.DEFINE_integer(
         "max_qa_length", MAX_QA_LENGTH, "Multiple choice: maximum pieces of question and option.", 1
     )
-    for name, what in (
-        ("doc_stride", "SQuAD, token_classification: pieces between the starts of two windows."),
-        ("max_query_length", "SQuAD: maximum number of pieces of a question."),
-        ("max_answer_length", "SQuAD: maximum number of pieces of an answer."),
-        ("n_best_size", "SQuAD: number of answers per question in the n-best file."),
-    ):
-        flags.DEFINE_integer(name, getattr(SquadTask, name), what, 1)
+    flags.DEFINE_integer(
+        "doc_stride",
+        DOC_STRIDE,
+        "SQuAD, token_classification: pieces between the starts of two windows.",
+        1,
+    )
     flags.DEFINE_enum(
         "squad_head",
         "beams",
         ["beams", "spans"],
         "Head for SQuAD 2.0. beams: the reference's head, which predicts beams of start and end "
-        "positions and whether there is an answer. spans: BERT's head.",
+        "positions and whether there is an answer. spans: BERT's, as in Hugging Face.",
     )
     flags.DEFINE_float(
         "null_threshold",
@@ -165,12 +163,12 @@ def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
     elif name == "race":
         task = RaceTask(values.data_dir, values.max_qa_length)
     elif name in _SQUAD_FILES:
-        names = (*_OF_SQUAD, "doc_stride", "null_threshold")
         task = SquadTask(
             _squad_files(values, given),
-            name == "squad_v2",
-            name == "squad_v2" and values.squad_head == "beams",
-            **{flag: getattr(values, flag) for flag in names},
+            may_be_impossible=name == "squad_v2",
+            has_answerability_head=name == "squad_v2" and values.squad_head == "beams",
+            doc_stride=values.doc_stride,
+            null_threshold=values.null_threshold,
         )
     else:
         task = _table_task(values, given)

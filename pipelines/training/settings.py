@@ -151,11 +151,6 @@ class TrainingSettings:
 class PretrainingSettings(TrainingSettings):
     """Settings of pre-training, including the random seed."""
 
-    scale_learning_rate: bool = setting(
-        flags.DEFINE_bool,
-        f"Multiply --learning_rate by sqrt(global_batch_size / {PUBLISHED['global_batch_size']}).",
-        False,
-    )
     lamb_bias_correction: bool = setting(
         flags.DEFINE_bool,
         "Apply bias correction to LAMB's moments, as tensorflow-addons does. The ALBERT authors' "
@@ -220,12 +215,6 @@ class PretrainingSettings(TrainingSettings):
         if self.unpad and (self.jit_compile or is_tpu(strategy)):
             raise UserError("--unpad: not for TPUs, and not with --jit_compile")
 
-    @property
-    def peak_learning_rate(self) -> float:
-        """The learning rate at the end of the warm-up."""
-        scale = math.sqrt(self.global_batch_size / PUBLISHED["global_batch_size"])
-        return self.learning_rate * (scale if self.scale_learning_rate else 1.0)
-
 
 @dataclasses.dataclass(frozen=True)
 class LoopSettings:
@@ -242,21 +231,13 @@ class LoopSettings:
     eval_steps: int = setting(
         flags.DEFINE_integer,
         "Steps between evaluations on held-out data; 0 disables evaluation. MODEL_DIR/best holds "
-        "the weights with the best result. Evaluation also warns if the model only predicts "
-        "frequent pieces.",
+        "the weights with the best result.",
         0,
         lower_bound=0,
     )
     early_stopping_evaluations: int = setting(
         flags.DEFINE_integer,
         "Stop after this number of evaluations without improvement; 0 disables early stopping.",
-        0,
-        lower_bound=0,
-    )
-    max_bad_batches: int = setting(
-        flags.DEFINE_integer,
-        "Number of batches with a non-finite loss or gradient that are skipped before the run "
-        "fails. The count is reset when the program is restarted.",
         0,
         lower_bound=0,
     )

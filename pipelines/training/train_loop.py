@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import tensorflow as tf
-from absl import logging
 
 from albert_tf import optimization
 from albert_tf.storage.errors import UserError
@@ -56,7 +55,6 @@ class TrainLoop:
         self._optimizer = optimizer = train_step.optimizer
         self._num_train_steps = self._settings.num_train_steps
         self._last_step = min(stop_step or self._num_train_steps, self._num_train_steps)
-        self._allowed = loop.max_bad_batches
         # To resume: 1. Create all variables and slots, so that a checkpoint can be restored.
         with run.strategy.scope():
             optimization.create_slots(optimizer, train_step.model)
@@ -90,7 +88,7 @@ class TrainLoop:
         """Trains until settings.num_train_steps, stop_step, early stopping or a signal.
 
         Raises:
-          UserError: if loss or gradient is non-finite too often. The last checkpoint is kept.
+          UserError: if loss or gradient is not finite. The last checkpoint is kept.
           SystemExit: on SIGTERM or Ctrl-C, after saving a checkpoint. Code: 128 + signal number.
         """
         with self._stop, self._progress:
@@ -128,12 +126,12 @@ class TrainLoop:
                 self._iterator,
                 tf.constant(min(loop_end, end) - self._step),
                 self._stop.flag,
-                tf.constant(float(self._allowed)),
             )
             totals = tf.nest.map_structure(float, totals)  # waits for the device
             seconds = time.monotonic() - started
-            self._allowed -= self._check_finite(totals)
             self._step += int(totals["steps"])
+            if totals["bad_batches"]:
+                self._refuse_bad_batch()
             scalars = self._scalars(totals, seconds)
             self._log.write(self._step, scalars)
             self._progress.update(self._step, _line(scalars))
@@ -208,24 +206,15 @@ class TrainLoop:
     def _is_due(self, every: int) -> bool:
         return every > 0 and (self._step % every == 0 or self._step == self._num_train_steps)
 
-    def _check_finite(self, totals) -> int:
-        """Returns the number of bad batches. Raises a UserError if there are too many."""
-        bad_batches = int(totals["bad_batches"])
-        if bad_batches:
-            size, bad_step = self._settings.global_batch_size, self._step + int(totals["bad_step"])
-            what = (
-                f"loss or gradient is not finite in the batch of step {bad_step} (examples "
-                f"{bad_step * size:,} to {bad_step * size + size - 1:,} of the run; learning rate "
-                f"{float(self._optimizer.learning_rate(bad_step)):.3g})"
-            )
-            if bad_batches > self._allowed:
-                raise UserError(
-                    f"{what}; the last checkpoint is kept: resume with --max_bad_batches, which "
-                    "skips a few such batches, or start a new run with a lower --learning_rate or "
-                    "a longer warm-up"
-                )
-            logging.warning("%s: its gradient is set to zero", what)
-        return bad_batches
+    def _refuse_bad_batch(self) -> NoReturn:
+        # A loop on the device ends after a bad batch.
+        bad_step, size = self._step - 1, self._settings.global_batch_size
+        raise UserError(
+            f"loss or gradient is not finite in the batch of step {bad_step} (examples "
+            f"{bad_step * size:,} to {bad_step * size + size - 1:,} of the run; learning rate "
+            f"{float(self._optimizer.learning_rate(bad_step)):.3g}); the last checkpoint is kept: "
+            "start a new run with a lower --learning_rate or a longer warm-up"
+        )
 
 
 def _rank(metrics: Mapping[str, float], names: Sequence[str]) -> tuple[float, ...]:
@@ -248,12 +237,11 @@ def _line(scalars: dict[str, float]) -> str:
     accuracies = [
         f"{accuracy_text(name, scalars)}, " for name in scalars if name.endswith("_accuracy")
     ]
-    peak = f"{100 * scalars['share_of_peak']:.0f} % of peak, " if "share_of_peak" in scalars else ""
     loss = f"loss {scalars['loss']:.3f}" if "loss" in scalars else "no finite loss"
     return (
         f"{loss}, {''.join(accuracies)}"
         f"lr {scalars['learning_rate']:.2g}, "
         f"{scalars['examples_per_second']:,.0f} examples/s, "
-        f"{scalars['tokens_per_second']:,.0f} tokens/s, {peak}"
+        f"{scalars['tokens_per_second']:,.0f} tokens/s, "
         f"{100 * scalars['waiting_for_data']:.1f} % waiting for data"
     )

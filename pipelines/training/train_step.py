@@ -159,15 +159,15 @@ class TrainStep:
 
 
 def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> Callable[..., dict]:
-    """Returns a function `run_steps(iterator, num_steps, stop, allowed)`.
+    """Returns a function `run_steps(iterator, num_steps, stop)`.
 
-    `run_steps` runs up to `num_steps` steps. It ends early after more than `allowed` bad batches,
-    or after a step that started while the bool variable `stop` was True on any host. A batch is bad
-    if its gradient is not finite, unless the cause is the loss scale of float16.
+    `run_steps` runs up to `num_steps` steps. It ends early after a bad batch, or after a step that
+    started while the bool variable `stop` was True on any host. A batch is bad if its gradient is
+    not finite, unless the cause is the loss scale of float16.
 
-    `run_steps` returns the scalars of TrainStep.run, summed over all steps, and three more scalars:
+    `run_steps` returns the scalars of TrainStep.run, summed over all steps, and two more scalars:
     `seconds_waiting` is the time spent waiting for data. `steps` is the number of steps that were
-    run. `bad_step` is the index of the last bad step in this loop, or -1 if there was none.
+    run.
     """
 
     def one_step(iterator, stop, after):
@@ -195,15 +195,14 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> C
         return {**values, "seconds_waiting": seconds_waiting}
 
     @tf.function
-    def run_steps(iterator, num_steps, stop, allowed):
+    def run_steps(iterator, num_steps, stop):
         names = "gradient_norm", "bad_batches", "without_gradient", "stop", "seconds_waiting"
         totals = {"sums": train_step.objective.zero_sums(), **{n: tf.zeros([]) for n in names}}
-        steps, bad_step = tf.constant(0), tf.constant(-1)
-        while steps < num_steps and totals["bad_batches"] <= allowed and totals["stop"] == 0.0:
+        steps = tf.constant(0)
+        while steps < num_steps and totals["bad_batches"] == 0.0 and totals["stop"] == 0.0:
             values = one_step(iterator, stop.read_value(), totals["gradient_norm"])
-            bad_step = tf.where(values["bad_batches"] > 0, steps, bad_step)
             totals = tf.nest.map_structure(tf.add, totals, values)
             steps += 1
-        return {**totals, "steps": steps, "bad_step": bad_step}
+        return {**totals, "steps": steps}
 
     return run_steps

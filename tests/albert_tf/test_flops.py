@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.models import AlbertForPreTraining
-from pipelines.training.flops import training_flops_per_example
+from tests.benchmarks.flops import training_flops_per_example
 from tests.builders import tiny_config
 
 TINY = tiny_config(embedding_size=24, hidden_size=48, num_hidden_layers=5, num_attention_heads=3)

@@ -10,7 +10,7 @@ huggingface_tf: Hugging Face's model in the same loop, with the same losses and 
 huggingface_torch_gathered and ..._compiled: see train_step_peers; with AdamW
 ..._bfloat16: with --mixed_precision=bfloat16, or torch's autocast; the other sides use float32
 
-pipelines.training.flops counts the operations of all sides. Additional work of a side (logits of
+tests.benchmarks.flops counts the operations of all sides. Additional work of a side (logits of
 all positions, unused positions of the last block, recomputed blocks) does not count. "whole" counts
 the last block at all positions, which all sides but ours compute. The ceiling is a best rate, but
 the rate of a step is a median. Therefore "sgemm's" states the median rate of sgemm, too.
@@ -220,7 +220,7 @@ def step_of_pretraining(
     stop = tf.Variable(False, trainable=False)
 
     def run(steps: int) -> dict:
-        totals = run_steps(iterator, tf.constant(steps), stop, tf.constant(0.0))
+        totals = run_steps(iterator, tf.constant(steps), stop)
         return tf.nest.map_structure(float, totals)  # waits for the device
 
     return run
@@ -249,12 +249,12 @@ def make_batch(
 
 
 def flops_per_example(seq_length: int, predictions: int, whole_last_block: bool) -> int:
-    """Returns the operations that pipelines.training.flops counts for albert_base."""
+    """Returns the operations that tests.benchmarks.flops counts for albert_base."""
     import tensorflow as tf
 
     from albert_tf.config import AlbertConfig
     from albert_tf.models import AlbertForPreTraining
-    from pipelines.training.flops import training_flops_per_example
+    from tests.benchmarks.flops import training_flops_per_example
 
     with tf.Graph().as_default():
         model = AlbertForPreTraining(AlbertConfig.named("albert_base"))

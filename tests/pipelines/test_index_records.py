@@ -44,29 +44,27 @@ def test_manifest_points_to_the_files(index, files, tmp_path, monkeypatch, capsy
     """However they are spelt; empty ones are skipped. The job is done once."""
     (files / "0.tfrecord").touch()
     monkeypatch.chdir(files.parent)
-    job_of_these = {"input_file": "ref/*,./ref/a*", "heldout_file": f"{files}/c*"}
+    job_of_these = {"input_file": f"ref/*,./ref/a*,{files}/c*"}
     manifest = index(**job_of_these)
     assert manifest == Manifest.read(str(tmp_path / "indexed"))
     assert manifest.format == "reference" and manifest.do_lower_case
     assert (manifest.max_seq_length, manifest.max_predictions_per_seq) == (LENGTH, PREDICTIONS)
-    assert [shard.examples for shard in manifest.splits["train"].shards] == [7, 300]
-    [heldout] = manifest.splits["heldout"].shards
-    assert (heldout.examples, heldout.pieces) == (4, 11 + 12 + 13 + 11)
-    assert manifest.paths("elsewhere", "train") == [f"{files}/{n}.tfrecord" for n in "ab"]
+    shards = manifest.splits["train"].shards
+    assert [shard.examples for shard in shards] == [7, 300, 4]
+    assert shards[2].pieces == 11 + 12 + 13 + 11
+    assert manifest.paths("elsewhere", "train") == [f"{files}/{n}.tfrecord" for n in "abc"]
     shown = capsys.readouterr()
     assert f"--max_seq_length={LENGTH} --max_predictions_per_seq={PREDICTIONS}" in shown.out
     assert "(100 %)" in shown.err and shown.out.count("holds no record, skipped") == 1
     with monkeypatch.context() as patch:
         patch.setattr(job.beam_job, "run", None)
         assert index(**job_of_these) == manifest
-    assert "finished before: 307 train and 4 heldout static" in capsys.readouterr().out
+    assert "finished before: 311 train and 0 heldout static" in capsys.readouterr().out
     monkeypatch.setattr(job.albert_tf, "__version__", "0.1.0")
     assert index(**job_of_these) == manifest
     (tmp_path / "indexed/manifest.json").unlink()
     with pytest.raises(ValueError, match=r"code_version '.*' there, '0\.1\.0' here"):
         index(**job_of_these)
-    with pytest.raises(ValueError, match="names every file of --input_file"):
-        index(heldout_file=f"{files}/*")
 
 
 def test_training_sees_every_example_once_an_epoch(index, files, tokenizer, tmp_path, monkeypatch):
@@ -91,9 +89,9 @@ def test_what_is_read_is_what_was_written(index, files, tokenizer, tmp_path):
     """Features are renamed, labels of pairs count, and the last batch is filled."""
     single = static_example(2, segment_ids=[0] * LENGTH)
     write_records(str(files / "c.tfrecord"), [static_example(n) for n in range(4)] + [single])
-    index(heldout_file=f"{files}/c*")
+    index(f"{files}/c*")
     options = ExampleOptions(LENGTH, PREDICTIONS)
-    where = str(tmp_path / "indexed"), "heldout"
+    where = str(tmp_path / "indexed"), "train"
     dataset = evaluation_dataset(*where, options, tokenizer, 3, with_lengths=True)
     batches = list(dataset.as_numpy_iterator())
     read = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
@@ -182,16 +180,18 @@ def test_the_authors_records_train_here(shared, tmp_path):
     write_records(str(tmp_path / "train"), [record for n, record in enumerate(raw) if n % 10])
     write_records(str(tmp_path / "heldout"), raw[::10])
     record_dir = str(tmp_path / "indexed")
-    files = str(tmp_path / "train"), record_dir, str(model), str(tmp_path / "heldout")
-    manifest = job.index_records(job.Settings(*files), Workers(num_workers=1))
-    assert (manifest.max_seq_length, manifest.max_predictions_per_seq) == (128, 20)
-    examples = {split: manifest.splits[split].examples for split in ("train", "heldout")}
+    examples = {}
+    for split, output in (("train", record_dir), ("heldout", f"{record_dir}_heldout")):
+        settings = job.Settings(str(tmp_path / split), output, str(model))
+        manifest = job.index_records(settings, Workers(num_workers=1))
+        assert (manifest.max_seq_length, manifest.max_predictions_per_seq) == (128, 20)
+        examples[split] = manifest.splits["train"].examples
     assert sum(examples.values()) == stats["examples"]
     paths = f"--record_dir={record_dir} --spm_model_file={model} --model_dir={tmp_path}/model"
     shape = f"--albert_config={tmp_path}/config.json --max_seq_length=128 --global_batch_size=6"
     steps = "--num_train_steps=4 --num_warmup_steps=1 --steps_per_loop=2 --save_checkpoint_steps=2"
     out, _ = run("pipelines.pretrain", *f"{paths} {shape} {steps}".split())
     assert re.search(r"static examples of up to 128 pieces, \d+ % padding at length 128", out), out
-    result = evaluate(Evaluation(str(tmp_path / "model"), record_dir))
+    result = evaluate(Evaluation(str(tmp_path / "model"), f"{record_dir}_heldout", "train"))
     assert result["examples"] == result["sentence_order_predictions"] == examples["heldout"]
     assert abs(result["masked_lm_loss"] - np.log(30000)) < 0.5

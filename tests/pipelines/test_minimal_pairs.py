@@ -12,7 +12,6 @@ from pipelines.minimal_pairs import Pair, read_pairs
 from tests.builders import write_json_lines
 from tests.jobs import run
 
-COLUMNS = ("sentence_good", "sentence_bad", "UID")
 ROWS = [
     {"sentence_good": "the cats sleep", "sentence_bad": "the cats sleeps", "UID": "agreement"},
     {"sentence_good": "he is here", "sentence_bad": "he are here", "UID": "agreement"},
@@ -25,7 +24,7 @@ def test_files_of_both_forms(tmp_path):
     paths = [tmp_path / name for name in ("island.txt", "case.txt.gz")]
     paths[0].write_text("wrong one\nright one\nwrong two\nright two\n")
     paths[1].write_bytes(gzip.compress(b"him sleeps\nhe sleeps\n"))
-    assert read_pairs([table, *map(str, paths)], COLUMNS, 1) == [
+    assert read_pairs([table, *map(str, paths)], 1) == [
         Pair("the cats sleep", "the cats sleeps", "agreement"),
         Pair("the river is old", "the river is old", "tie"),
         Pair("right one", "wrong one", "island"),
@@ -52,14 +51,11 @@ def test_bad_input(tmp_path):
     ):
         (tmp_path / name).write_text(content)
         with pytest.raises(ValueError, match=message):
-            read_pairs([str(tmp_path / name)], COLUMNS, None)
-    with pytest.raises(ValueError, match=r"two files odd\.txt would be one group"):
-        read_pairs(["a/odd.txt", "b/odd.txt.gz"], COLUMNS, None)
+            read_pairs([str(tmp_path / name)], None)
     (tmp_path / "p.csv").write_text("")
     place, own = f"--output={tmp_path}/", f"--output={tmp_path}/./p"
     for flags, message in (
         ([place], "no file name at its end; expected a path prefix, such as"),
-        (["--output=o", "--good_column=score_good"], "OUTPUT.csv has results named score_good"),
         ([own, f"--input_file={tmp_path}/p.csv"], "p.csv' is an input file: choose another path"),
         ([own, f"--corpus={tmp_path}/p.csv"], "p.csv' is an input file: choose another path"),
     ):
@@ -72,25 +68,25 @@ def test_a_tie_is_one_half_and_groups_count_alike():
     pairs = [Pair("", "", group) for group in "aaab"]
     right = minimal_pairs._right(np.array([2, 1, 3, 0.0]), np.array([1, 1, 4, -1.0]))
     assert right.tolist() == [1, 0.5, 0, 1]
-    found = minimal_pairs.figures(pairs, right)
+    found = minimal_pairs.figures(pairs, right, {})
     assert found["groups"]["a"]["model"] == 0.5 and found["groups"]["b"]["pairs"] == 1
     assert found["mean"]["model"] == 0.75 and found["mean"]["pairs"] == 4
     low, high = found["mean"]["interval"]
     assert low < 0.75 < high <= 1
     # Groups that are all right are not certain.
-    assert minimal_pairs.figures(pairs, np.ones(4))["mean"]["interval"] == [
+    assert minimal_pairs.figures(pairs, np.ones(4), {})["mean"]["interval"] == [
         pytest.approx(1 - np.hypot(0.5615, 0.7935) / 2, abs=1e-3),  # Wilson's 3 of 3 and 1 of 1
         1,
     ]
     # Pairs of known words are scored apart.
     pairs, model = [Pair("", "", group) for group in "aabb"], np.array([1, 0, 1, 0.5])
-    known = np.array([True, False, False, False])
-    found = minimal_pairs.figures(pairs, model, np.ones(4), known)
+    baseline = {"words": np.ones(4), "known": np.array([True, False, False, False])}
+    found = minimal_pairs.figures(pairs, model, baseline)
     assert found["groups"]["a"]["model_on_known"] == found["mean"]["model_on_known"] == 1
     assert found["groups"]["b"]["known_pairs"] == 0 and "model_on_known" not in found["groups"]["b"]
-    alone = minimal_pairs.figures(pairs[:2], np.ones(2))
+    alone = minimal_pairs.figures(pairs[:2], np.ones(2), {})
     assert minimal_pairs.report(alone).count("100.0 %") == 1
-    found = minimal_pairs.figures(pairs, model, np.ones(4), known & False)
+    found = minimal_pairs.figures(pairs, model, {**baseline, "known": np.zeros(4, bool)})
     assert "model_on_known" not in found["mean"]
 
 
@@ -121,7 +117,7 @@ def test_the_program(pretrained, tmp_path):
         assert [int(row[f"pieces_{side}"]) for row in scored] == [one.num_pieces for one in found]
         scores = [float(row[f"score_{side}"]) for row in scored]
         np.testing.assert_allclose(scores, [one.log_likelihood for one in found], rtol=1e-5)
-    assert read_pairs([f"{tmp_path}/out.csv"], COLUMNS, None) == read_pairs([table], COLUMNS, None)
+    assert read_pairs([f"{tmp_path}/out.csv"], None) == read_pairs([table], None)
 
     def is_right(row, masks_rest_of_word):
         scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=masks_rest_of_word)
@@ -133,14 +129,29 @@ def test_the_program(pretrained, tmp_path):
     assert result["groups"]["agreement"]["words"] == 1  # "sleep" and "is" are in the corpus
     assert result["checkpoint"].startswith(f"{pretrained}/checkpoints/ckpt-")
     assert result["input_file"] == table and result["pairs_per_group"] is None
-    swapped = ["--good_column=sentence_bad", "--bad_column=sentence_good", "--masking=piece"]
-    out, _ = run("pipelines.minimal_pairs", *flags, *swapped, "--pairs_per_group=1")
+    out, _ = run("pipelines.minimal_pairs", *flags, "--masking=piece", "--pairs_per_group=1")
     assert "2 pairs of 2 groups" in out
     result = json.loads((tmp_path / "out.json").read_text())
     assert result["masking"] == "piece"
-    assert result["groups"]["agreement"]["model"] == 1 - is_right(ROWS[0], False)
+    assert result["groups"]["agreement"]["model"] == is_right(ROWS[0], False)
     assert result["pairs_per_group"] == 1
     empty = {**ROWS[0], "sentence_bad": "\u200b"}
     write_json_lines(tmp_path / "a.jsonl", [empty])
     _, error = run("pipelines.minimal_pairs", *flags, exit_code=2)
-    assert "group 'agreement': the sentence '\\u200b' has no pieces" in error
+    assert "the sentence '\\u200b' has no pieces" in error
+
+
+def test_words_alone(tmp_path):
+    (tmp_path / "a.txt").write_text("The cats sleep. The cats are here\n")
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"He is here, he\n"))
+    counts = minimal_pairs.count_words([str(tmp_path / name) for name in ("a.txt", "b.txt.gz")])
+    assert counts == {"the": 2, "cats": 2, "sleep": 1, "are": 1, "here": 2, "he": 2, "is": 1}
+    # Each word counts once more: "the cats" is worth 3 * 3, "he sleeps." 3 * 1, "is sleep" 2 * 2.
+    sides = [("The CATS", "he here"), ("he sleeps.", "is sleep"), ("?", "?"), ("A", "the cats")]
+    found = minimal_pairs.compare_words(counts, [Pair(*side, "") for side in sides])
+    assert found["words"].tolist() == [0.5, 0, 0.5, 1]
+    assert found["known"].tolist() == [True, False, False, False]
+    for name, content in (("a.jsonl", b'{"text": "a"}'), ("empty.txt", b"?!"), ("b.txt", b"a\xff")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=name):
+            minimal_pairs.count_words([str(tmp_path / name)])

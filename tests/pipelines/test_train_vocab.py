@@ -23,7 +23,7 @@ def corpus(tmp_path):
 
 def train(corpus, tmp_path, name="vocabulary", text_format=None, **changes):
     prefix = tmp_path / name
-    settings = VocabularySettings(**{"vocab_size": 83, "input_sentence_size": 10_000, **changes})
+    settings = VocabularySettings(**{"vocab_size": 83, **changes})
     train_vocab([str(corpus)], str(prefix), settings, text_format or TextFormat())
     return prefix
 
@@ -105,16 +105,6 @@ def test_done_is_not_done_again(corpus, tmp_path, capsys):
         train(corpus, tmp_path)
     assert (model.read_bytes(), model.stat().st_mtime_ns) == before
     assert sorted(p.suffix for p in tmp_path.iterdir()) == [".model", ".txt", ".vocab"]
-
-
-@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_byte_fallback_leaves_no_unknown_text(corpus, tmp_path, model_type):
-    prefix = train(corpus, tmp_path, vocab_size=331, byte_fallback=True, model_type=model_type)
-    tokenizer = AlbertTokenizer(f"{prefix}.model")
-    assert [tokenizer.id_to_piece(i) for i in (13, 14)] == [",", "<0x00>"]
-    assert tokenizer.unk_id not in tokenizer.encode("葉 “Ж”")
-    pieces = [tokenizer.id_to_piece(i) for i in tokenizer.encode("葉")]
-    assert pieces[1:] == ["<0xE8>", "<0x91>", "<0x89>"]
 
 
 def test_report_is_on_lines_that_training_did_not_see(tmp_path, capsys):

@@ -99,7 +99,12 @@ def static_example(number=0, **changes) -> bytes:
         "next_sentence_labels": [number % 2],
         **changes,
     }
-    return records.serialize(features)
+    example = tf.train.Example()
+    for name, values in features.items():
+        feature = example.features.feature[name]
+        kind = feature.float_list if isinstance(values[0], float) else feature.int64_list
+        kind.value.extend(values)
+    return example.SerializeToString()
 
 
 def stand_in_tokenizer(word_starts):

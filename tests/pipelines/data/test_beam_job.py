@@ -21,13 +21,6 @@ from tests.jobs import PROJECT, wait_for
         ("0::/pod/a", {"pod/a/cpu.max": "max 100000", "cpu.max": "max 100000"}, 8),
         ("0::/pod/a", {"pod/a/cpu.max": "max 100000", "pod/cpu.max": "250000 100000"}, 2),
         ("0::/", {"cpu.max": "50000 100000"}, 1),
-        # Version 1, with the host's path of a group whose files the container has at the root
-        (
-            "4:cpu,cpuacct:/docker/a",
-            {"cpu/cpu.cfs_quota_us": "300000", "cpu/cpu.cfs_period_us": "100000"},
-            3,
-        ),
-        ("4:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
     ],
 )
 def test_workers_keep_to_the_limits_of_a_container(tmp_path, monkeypatch, group, limits, expected):

@@ -51,9 +51,7 @@ def graph_of_loop(replicas):
         lambda context: batches(0, context.get_per_replica_batch_size(GLOBAL_BATCH))
     )
     stop = tf.Variable(False, trainable=False)
-    return run_steps.get_concrete_function(
-        iter(dataset), tf.constant(5), stop, tf.constant(0.0)
-    ).graph.as_graph_def()
+    return run_steps.get_concrete_function(iter(dataset), tf.constant(5), stop).graph.as_graph_def()
 
 
 def test_no_python_in_the_loop():
