@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from sklearn.metrics import f1_score
 
-from pipelines.tasks.classification import Answering
+from pipelines.tasks.classification import Answering, Example
 from pipelines.tasks.multilabel import MultiLabelTask
 
 
@@ -86,3 +86,16 @@ def test_figures_losses_and_columns(tmp_path):
     assert answers.columns["probability_x"][0] == pytest.approx(probability, abs=1e-6)
     losses = task.losses({"logits": tf.zeros([4, 3])}, {"labels": tf.constant(truth)})
     np.testing.assert_allclose(losses, np.log(2) * np.ones(4), rtol=1e-6)
+
+
+def test_written_probabilities_agree_with_the_predicted_labels():
+    task = MultiLabelTask("own", {}, labels=["a", "b"])
+    logits = np.random.default_rng(3).normal(size=[500, 2]).astype(np.float32)
+    examples = [Example(str(i), "", None, None) for i in range(len(logits))]
+    outputs = [{"logits": row} for row in logits]
+    written = task.answers(examples, [None] * 500, outputs).columns["probability_a"]
+    for threshold in (*written[:50], 0.29, 0.57):  # 0.29 * 100 is below 29
+        task.answering = Answering(label_thresholds={"a": threshold})
+        found = task.answers(examples, [None] * 500, outputs).columns
+        for probability, prediction in zip(found["probability_a"], found["prediction"]):
+            assert (probability >= threshold) == ("a" in prediction)
