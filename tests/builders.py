@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
-from albert_tf.jobs import program
+from albert_tf.jobs import pictures, program
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import finetune as finetune_lib
@@ -180,7 +180,9 @@ def run_task(task, init_checkpoint, output_dir, seeds=(1,), **changes):
         settings=FinetuneSettings(**settings),
         **arguments,
     )
-    return finetune_lib.finetune(job)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pictures, "write", lambda *_: "")  # a second for each seed
+        return finetune_lib.finetune(job)
 
 
 def classification(table, splits=("train", "dev")):
