@@ -56,7 +56,7 @@ class OpenModel:
 
     @functools.cached_property
     def task(self) -> dict:
-        """The content of task.json, or what config.json says of it; {} for a pre-trained model.
+        """The content of task.json, or its equivalent from config.json; {} for a pre-trained model.
 
         Raises a UserError if these are wrong, or if the fine-tuning is not finished.
         """
@@ -161,7 +161,7 @@ def _find(path: str) -> OpenModel | None:
 
 
 def _refuse(path: str, formats: Collection[str]) -> NoReturn:
-    """Raises a UserError that says what is at `path`, and what was expected."""
+    """Raises a UserError that names what is at `path`, and what was expected."""
     for directory in (path, *files.find(os.path.join(path, ""), "*")):
         if seeds := files.find(os.path.join(directory, ""), "seed_*"):
             raise UserError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")

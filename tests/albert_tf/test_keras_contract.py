@@ -180,7 +180,7 @@ LOGITS = ("classifier", "output", "start", "end", "answer")  # names of what giv
 @pytest.mark.parametrize(("create", "args"), EVERY)
 def test_dtype_policy(create, args):
     policy = tf.keras.mixed_precision.Policy("bfloat16")
-    layer = create(dtype=policy)
+    layer = create(dtype=policy.name)
     outputs = tf.nest.flatten(layer(*args))
     gives_float32 = isinstance(layer, (LayerNorm, tf.keras.Model, *HEADS))
     expected = "float32" if gives_float32 else policy.compute_dtype
