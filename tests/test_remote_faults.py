@@ -4,6 +4,7 @@ import json
 import os
 import re
 import socket
+import threading
 
 import pytest
 import tensorflow as tf
@@ -182,3 +183,18 @@ def test_a_log_that_cannot_be_written_is_a_warning(store):
     _, err = run_code(LOG, "0", "4", "1")
     assert "the log is not stored, training continues" in err
     assert rule.seen >= 3 and not store.under("bucket/run/")
+
+
+def test_two_jobs_at_once(inputs, store):
+    """One stalls in the middle; the other is refused; the first ends as if it had been alone."""
+    arrived, go_on = threading.Event(), threading.Event()
+    store.rules.append(Rule("write", "tfrecord", call=lambda: (arrived.set(), go_on.wait(200))))
+    first = threading.Thread(target=run, args=RECORDS)
+    first.start()
+    assert arrived.wait(200)
+    _, err = run(*RECORDS, exit_code=2)
+    assert re.fullmatch(r"error: another job is writing to 'gs://bucket/out': .*\n", err)
+    go_on.set()
+    first.join()
+    assert "manifest.json" in store.under("bucket/out/")
+    assert unfinished(store) == []

@@ -1,5 +1,8 @@
 """What a user of Keras does with every public layer and model: functional, fit, predict, files."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -7,7 +10,7 @@ import tensorflow as tf
 from albert_tf import encoder, optimization
 from albert_tf.storage.errors import UserError
 from tests.albert_tf.test_keras_contract import EVERY, MODELS, are_equal, flat
-from tests.jobs import run_code
+from tests.jobs import PROJECT, run_code
 
 
 def symbolic(args):
@@ -145,3 +148,40 @@ def test_objects_of_keras_3_are_refused(monkeypatch):
             UserError, match=r"Own is of Keras 3, .* use tf.keras; never import ker"
         ):
             refused(theirs)
+
+
+@pytest.mark.slow
+def test_a_fresh_process_loads_every_file(tmp_path):
+    """After `import albert_tf` alone: models, and each layer in a functional model of Keras."""
+    for param in EVERY:
+        create, args = param.values
+        inputs = symbolic(args)
+        files = {"functional": tf.keras.Model(inputs, create()(*inputs))}
+        if isinstance(create(), tf.keras.Model):
+            files["own"] = create()
+            files["own"].create_variables()
+        for kind, model in files.items():
+            model.save(tmp_path / f"{param.id} {kind}.keras")
+            outputs = model(args if kind == "functional" else args[0])
+            np.savez(tmp_path / f"{param.id} {kind}.npz", *flat(outputs))
+    # No other module of ours is imported before the files are loaded.
+    code = f"""
+from pathlib import Path
+import albert_tf
+import numpy as np
+import tensorflow as tf
+directory = Path({str(tmp_path)!r})
+loaded = {{path.stem: tf.keras.models.load_model(path) for path in directory.glob("*.keras")}}
+from tests.albert_tf.test_keras_contract import EVERY, flat
+args = {{param.id: param.values[1] for param in EVERY}}
+for path in directory.glob("*.npz"):
+    name, _, kind = path.stem.rpartition(" ")
+    found = loaded[path.stem](args[name] if kind == "functional" else args[name][0])
+    for array, expected in zip(flat(found), np.load(path).values()):
+        assert np.array_equal(array, expected), path.stem
+print(len(loaded))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"{len(EVERY) + len(MODELS)}\n", done.stderr[-2000:]

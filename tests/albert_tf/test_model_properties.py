@@ -263,3 +263,36 @@ def test_compiled_equals_not_compiled(precision, request):
     # XLA keeps float32 between fused operations where bfloat16 would round.
     tolerance = 1e-5 if precision == "float32" else 0.03
     assert_near(compiled(batch), loss_and_gradients(model, batch), tolerance)
+
+
+def test_float32_islands(mixed_bfloat16, monkeypatch):
+    """Softmax, normalization and logits see float32; what is between them bfloat16."""
+    model = new_model(4, num_hidden_layers=2)
+    seen = {"softmax": [], "rsqrt": [], "matmul": []}
+
+    def watch(module, name):
+        original = getattr(module, name)
+
+        def watched(x, *args, **kwargs):
+            seen[name].append(x.dtype)
+            return original(x, *args, **kwargs)
+
+        monkeypatch.setattr(module, name, watched)
+
+    for module, name in ((tf.nn, "softmax"), (tf.math, "rsqrt"), (tf, "matmul")):
+        watch(module, name)
+    batch = make_batch(4)
+    outputs = logits(model(batch))
+    assert set(seen["softmax"]) == set(seen["rsqrt"]) == {tf.float32}
+    # The types of pieces are looked up by a product; the last one is that with the vocabulary.
+    first, *between, last = seen["matmul"]
+    assert first == last == tf.float32 and set(between) == {tf.bfloat16}
+    assert {values.dtype for values in outputs.values()} == {tf.dtypes.float32}
+    # The product with the vocabulary takes the float32 table: only its other side is rounded.
+    head, positions = model.masked_lm, batch["masked_lm_positions"]
+    encoded = model.encoder(batch, positions=positions)["sequence_output"]
+    x = head.layer_norm(head.transform(encoded))
+    assert encoded.dtype == x.dtype == tf.bfloat16
+    table = model.encoder.embeddings.word_embeddings.numpy()
+    expected = tf.cast(x, tf.float32).numpy() @ table.T + head.output_bias.numpy()
+    np.testing.assert_allclose(outputs["masked_lm_logits"], expected, rtol=1e-6, atol=1e-6)

@@ -1,8 +1,10 @@
 """Programs that ask print the SavedModel's answers: ours, one in C, and saved_model_cli."""
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import tensorflow as tf
 import tensorflow_text
 from tensorflow.core.protobuf import saved_model_pb2
 
+from export import signatures
 from export.ask import ask, load
 from tests.jobs import finish, run, start
 
@@ -136,3 +139,21 @@ def test_a_c_program_prints_the_same_numbers(exported, expected, tmp_path):
     for library in LIBRARIES:  # both are needed
         done = ask_in_c(program, exported, [library], TEXT + TEXT_PAIR)
         assert done.returncode == 1 and "Op type not registered" in done.stderr
+
+
+@pytest.mark.slow
+def test_saved_model_cli_prints_the_same_numbers(exported, expected, tmp_path):
+    # TensorFlow's command has no flag for libraries of operations: the import loads them.
+    inputs = f"text={TEXT!r};text_pair={TEXT_PAIR!r}"
+    command = ["run", "--dir", str(exported), "--tag_set", "serve"]
+    command += ["--signature_def", "serving_default", "--input_exprs", inputs]
+    command += ["--outdir", str(tmp_path)]
+    readme = Path(signatures.__file__).with_name("README.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r'`python -c "(.*)" show --dir', readme)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *command], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    for name in OUTPUTS:
+        numbers = np.load(tmp_path / f"{name}.npy")
+        np.testing.assert_allclose(numbers, expected[name], rtol=1e-5, atol=1e-5)

@@ -1,3 +1,4 @@
+import functools
 import json
 import shlex
 import shutil
@@ -12,6 +13,7 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from export.export_saved_model import export
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask
+from pipelines.tasks.reading.dev_split import split_off_dev
 from pipelines.training.settings import LoopSettings
 from tests.builders import DEV, TEST, classification, finetune, make_rows, run_task, table_flags
 from tests.jobs import assert_same_bits, log, run, start, wait_for, weights
@@ -288,3 +290,20 @@ def test_what_does_not_fit(table, pretrained, tiny_vocabulary, tmp_path):
     start = {"albert_config": str(one_type), "spm_model_file": str(tiny_vocabulary)}
     with pytest.raises(ValueError, match="are pairs of texts, but the model has one segment type"):
         finetune(table, None, tmp_path / "out", **start)
+
+
+def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatch, capsys):
+    divide = functools.partial(split_off_dev, fraction=0.1)
+    monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
+    notes = ["dev: a note", "warning: no sample"]
+    monkeypatch.setattr(finetune_lib, "describe_division", lambda *_: notes)
+    task, run_dir = classification(table, ["train"]), tmp_path / "run"
+    for _ in range(2):
+        run_task(task, pretrained, run_dir, divide=divide)
+    out = capsys.readouterr().out
+    assert "warning: dev has fewer than ten rows of 'other' " in out
+    assert notes[1] in out.rpartition("results.json")[2], "beside the figures, too"
+    assert (out.count(notes[0]), out.count(notes[1])) == (2, 4)
+    monkeypatch.setattr(finetune_lib, "DIVISION", "x")
+    with pytest.raises(ValueError, match=r"holds another run .*dev_division \d there, 'x' here"):
+        run_task(task, pretrained, run_dir, divide=divide)
