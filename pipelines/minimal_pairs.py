@@ -123,6 +123,10 @@ def main(_) -> None:
 
 def read_pairs(paths: Sequence[str], pairs_per_group: int | None) -> list[Pair]:
     """Reads pairs from files. The formats are described in the module's docstring."""
+    texts = [os.path.basename(path) for path in paths if ending(path) == ".txt"]
+    groups = Counter(name.rpartition(".txt")[0] for name in texts)
+    if twice := [name for name, number in groups.items() if number > 1]:
+        raise UserError(f"two files {twice[0]}.txt would be one group: rename one of them")
     pairs: list[Pair] = []
     counts: Counter[str] = Counter()
     for path in paths:

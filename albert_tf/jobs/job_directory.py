@@ -19,6 +19,8 @@ from albert_tf.jobs import remote_lock
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
 
+_MOST_NAMED = 5  # settings that differ, in a message
+
 
 def define_flags() -> None:
     """Defines the flag --take_over, which is used by `lock`."""
@@ -125,13 +127,22 @@ def claim(model_dir: str, settings: dict) -> None:
 
 
 def describe_difference(theirs: dict, ours: dict) -> str:
-    """Describes the settings that differ between two runs; returns "" if all are equal."""
-    ours = json.loads(json.dumps(ours))  # converts tuples to lists, as in the file
-    return "; ".join(
-        f"{key} {shown(theirs.get(key))} there, {shown(ours.get(key))} here"
-        for key in sorted({*theirs, *ours})
-        if theirs.get(key) != ours.get(key)
-    )
+    """Describes the settings that differ between two runs; returns "" if all are equal.
+
+    A setting inside another is named by both, such as task.temperature.
+    """
+    found = list(_differing(theirs, json.loads(json.dumps(ours))))  # tuples as lists, as in a file
+    more = f"; and {len(found) - _MOST_NAMED} more" * (len(found) > _MOST_NAMED)
+    return "; ".join(found[:_MOST_NAMED]) + more
+
+
+def _differing(theirs: dict, ours: dict, prefix: str = "") -> Iterator[str]:
+    for key in sorted({*theirs, *ours}):
+        there, here = theirs.get(key), ours.get(key)
+        if isinstance(there, dict) and isinstance(here, dict):
+            yield from _differing(there, here, f"{prefix}{key}.")
+        elif there != here:
+            yield f"{prefix}{key} {shown(there)} there, {shown(here)} here"
 
 
 def describe_files(sizes: dict[str, int], listing: object) -> str:

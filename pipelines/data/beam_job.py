@@ -1,6 +1,7 @@
 """Runs the units of a job on an Apache Beam runner. No other module imports apache_beam."""
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -55,7 +56,7 @@ def available_cpus(root: str = "/") -> int:
     for group in re.findall("^0::/(.*)$", text, re.MULTILINE):
         for name in [Path(group), *Path(group).parents]:
             limit = Path(root, "sys/fs/cgroup", name, "cpu.max")
-            if limit.exists():
+            with contextlib.suppress(OSError):  # no limit, or none that may be read
                 quota, period = limit.read_text().split()
                 available = min(available, math.inf if quota == "max" else int(quota) / int(period))
     return max(1, int(available))

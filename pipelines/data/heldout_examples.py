@@ -41,7 +41,8 @@ def heldout_examples(
     if not total:
         raise UserError(
             "--eval_steps: there are no held-out records; write some with --heldout_fraction of "
-            "pipelines.create_pretraining_data"
+            "pipelines.create_pretraining_data (static examples have none: omit --eval_steps, and "
+            "evaluate files that were indexed apart by pipelines.evaluate --split=train)"
         )
     parts, found = [], []
     for source in sources:

@@ -16,6 +16,7 @@ from albert_tf.answering.classes import UNSURE, best_labels
 from albert_tf.kinds import KINDS
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
+from albert_tf.text.in_graph import on_host
 from .labelled_task import LabelledTask
 from .reading.examples import AnyExample, id_and_label
 from .reading.sequences import Encoder, Packed
@@ -299,7 +300,8 @@ class ClassificationTask(LabelledTask):
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels, formatted for the output files."""
-        found = best_labels(probabilities, self.labels, self.answering.min_probability)
+        with on_host():  # between equal probabilities, the first label on every device
+            found = best_labels(probabilities, self.labels, self.answering.min_probability)
         return [label.decode() for label in found.numpy()]
 
     def _probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:

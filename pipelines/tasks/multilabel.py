@@ -13,6 +13,7 @@ from scipy import sparse
 
 from albert_tf.answering.classes import labels_above
 from albert_tf.storage.errors import UserError
+from albert_tf.text.in_graph import on_host
 from .classification import ClassificationTask, Example
 from .reading.split_report import describe_labels, describe_texts
 from .reading.tables import as_label, as_text
@@ -144,7 +145,8 @@ class MultiLabelTask(ClassificationTask):
 
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels of each row, joined with the separator."""
-        found = labels_above(probabilities, self.labels, self.answering.label_thresholds)
+        with on_host():
+            found = labels_above(probabilities, self.labels, self.answering.label_thresholds)
         return [self.separator.join(itertools.compress(self.labels, row)) for row in found.numpy()]
 
     def details(self, examples: list[Example], answers: Answers) -> dict:

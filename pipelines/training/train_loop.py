@@ -213,7 +213,8 @@ class TrainLoop:
             f"loss or gradient is not finite in the batch of step {bad_step} (examples "
             f"{bad_step * size:,} to {bad_step * size + size - 1:,} of the run; learning rate "
             f"{float(self._optimizer.learning_rate(bad_step)):.3g}); the last checkpoint is kept: "
-            "start a new run with a lower --learning_rate or a longer warm-up"
+            "start a new run from it (--init_checkpoint) with a lower --learning_rate, a longer "
+            "warm-up or another --random_seed"
         )
 
 

@@ -6,6 +6,7 @@ import pytest
 
 import albert_tf
 from albert_tf.jobs import job_directory
+from albert_tf.jobs.job_directory import describe_difference
 
 
 def test_a_directory_is_one_jobs(tmp_path):
@@ -53,3 +54,11 @@ def test_versions_that_a_run_began_with(tmp_path, capsys, monkeypatch):
     begun = f"begun with albert_tf {old['albert_tf']}, numpy {old['numpy']}, "
     assert line.startswith(f"{begun}now albert_tf 8.0, numpy 9.0: ")
     assert (tmp_path / "run/run.json").read_text() == before
+
+
+def test_settings_inside_settings_are_named():
+    theirs = {"seed": 1, "task": {"kind": "classifier", "labels": [*"abcdefgh"] * 20}}
+    ours = {"seed": 1, "task": {**theirs["task"], "temperature": 0.7}}
+    assert describe_difference(theirs, ours) == "task.temperature None there, 0.7 here"
+    many = describe_difference({}, dict.fromkeys("abcdefg", 1))
+    assert many.startswith("a None there, 1 here; b ") and many.endswith("; and 2 more")

@@ -265,3 +265,17 @@ def test_grpc_clients_can_ask_and_change_nothing(tmp_path, grpc_upstream, has_ke
                     client.ask_rest(f"https://localhost:{rest}", {"text": ["a"]}, **given)
     with grpc.insecure_channel(f"127.0.0.1:{grpc_upstream}") as channel:  # not through nginx
         assert model_service_pb2_grpc.ModelServiceStub(channel).HandleReloadConfigRequest(request)
+
+
+def test_bodies_in_chunks_are_bounded(port):
+    """nginx holds one in a file if it is too large with the heads of its chunks."""
+    fine = b'{"inputs": {"text": ["%s"]}}' % (b"a" * 100_000)
+    for body, size, expected in (
+        (fine, 1000, (200, True)),
+        (b"[" * 100_000, 1000, (400, False)),
+        (b"[" * 240_000, 100_000, (400, False)),
+        (b"[" * 200_000, 7, (413, False)),  # 343 kB with the chunks' heads: in a file
+        (b"[" * 900_000, 100_000, (413, False)),
+    ):
+        chunks = [body[i : i + size] for i in range(0, len(body), size)]
+        assert send(port, iter(chunks)) == expected

@@ -10,6 +10,7 @@ from albert_tf.checkpoints import name_map
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.convert_checkpoint import convert
 from tests import sentences
+from tests.albert_tf.checkpoints.test_name_map import change_google, without
 from tests.builders import write_pretrained
 from tests.jobs import run
 from tests.vocabularies import unrecorded
@@ -129,3 +130,16 @@ def test_failure_leaves_nothing(model_dir, tmp_path, monkeypatch):
     ):
         _, err = run("pipelines.convert_checkpoint", *paths, flag, exit_code=2)
         assert f"error: {message}" in err
+
+
+def test_missing_heads_by_flag(model_dir, tmp_path, capsys):
+    convert(input_path=model_dir, output_dir=str(tmp_path / "google"), output_format="google")
+    change_google(tmp_path / "google", without("cls/"))
+    paths = {"input_path": str(tmp_path / "google"), "output_dir": str(tmp_path / "back")}
+    with pytest.raises(ValueError, match=r"lacks cls/.*; --allow_missing='\^\(cls/predictions\|"):
+        convert(**paths)
+    convert(**paths, allow_missing="^cls/")
+    assert "missing, freshly initialised: masked_lm/" in capsys.readouterr().out
+    with pytest.warns(UserWarning, match="freshly initialised: masked_lm/"):
+        model, _ = albert_tf.from_pretrained(paths["output_dir"])
+    assert model.masked_lm.is_drawn_afresh  # so SentenceScorer refuses it

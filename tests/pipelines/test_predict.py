@@ -1,6 +1,7 @@
 import csv
 import gzip
 import json
+import math
 import shutil
 import statistics
 
@@ -214,3 +215,12 @@ def test_an_empty_flag_is_not_the_default(tuned, tmp_path):
     _, err = run("pipelines.predict", *flags, "--text_column=", exit_code=2)
     problem = "error: --text_column=: the model reads this column; give its name\n"
     assert err == problem and not output.exists()
+
+
+@pytest.mark.usefixtures("eager")
+def test_what_pandas_makes_of_an_empty_cell_is_an_empty_text(tuned):
+    missing = type("NAType", (), {})()  # as pandas.NA, without pandas
+    values = ("", math.nan, np.float64("nan"), np.float32("nan"), None, missing)
+    rows = [{"first": "a", "second": second} for second in values]
+    found = predict_lib.load(tuned / "seed_1").predict(rows)
+    assert [{**row, "id": "0"} for row in found] == [found[0]] * 6

@@ -356,7 +356,10 @@ def _cell(value: object) -> object:
 
 
 def _shown(value: object) -> str:
-    return json.dumps(value, default=lambda other: type(other).__name__)[:60]
+    try:
+        return json.dumps(value, default=lambda other: type(other).__name__)[:60]
+    except (TypeError, ValueError):  # keys that are no text, or a list that contains itself
+        return type(value).__name__
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ import tensorflow as tf
 import albert_tf
 from albert_tf.checkpoints import name_map
 from albert_tf.checkpoints.opening import _kind_of
+from albert_tf.jobs.decision import Decision
 from albert_tf.kinds import KINDS
 from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import open_checkpoint
@@ -187,3 +188,30 @@ def test_transformers_writes_the_same(task, tiny_vocabulary, tmp_path):
         shutil.copy(tmp_path / "hf" / name, tmp_path / "theirs")
     convert_fine_tuned(input_path=str(tmp_path / "theirs"), output_dir=str(tmp_path / "b"))
     assert_weights(tmp_path / "b", model, task)
+
+
+def test_a_model_of_squad_2_of_others(tiny_vocabulary, tmp_path, capsys):
+    task = {"kind": "question_answering", **TASKS["question_answering"]}
+    paths = {"input_path": str(written_by_others(tmp_path, task, tiny_vocabulary))}
+    convert_fine_tuned(**paths, output_dir=str(tmp_path / "b"))
+    assert (
+        "if that was SQuAD 2.0, pass --null_threshold=0 here or to predict"
+        in capsys.readouterr()[0]
+    )
+    convert_fine_tuned(
+        **paths, output_dir=str(tmp_path / "c"), decide=Decision(null_threshold=0.0).apply
+    )
+    assert "SQuAD" not in capsys.readouterr()[0]
+    rows = [{"question": "who?", "context": "a fox"}]
+    assert "null_odds" not in load(tmp_path / "b").predict(rows)[0]
+    none = load(tmp_path / "b", null_threshold=-1e9).predict(rows)[0]
+    answered = load(tmp_path / "c", null_threshold=1e9).predict(rows)[0]
+    assert none["prediction"] == "" != answered["prediction"]
+    assert none["null_odds"] == answered["null_odds"]
+
+
+def test_choices_without_a_number(tiny_vocabulary, tmp_path):
+    task = {"kind": "multiple_choice", **TASKS["multiple_choice"]}
+    theirs = written_by_others(tmp_path, task, tiny_vocabulary)
+    with pytest.raises(ValueError, match="does not state its number of options"):
+        convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "b"))
