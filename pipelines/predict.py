@@ -210,7 +210,7 @@ def _load(found: _Found, settings: PredictionSettings) -> fine_tuned.AnsweringMo
         masking = settings.masking or MASKINGS[0]
         return pretrained.PretrainedModel(opened, answers, masking, settings.batch_size)
     answering = fine_tuned.Export if opened.format == opening.EXPORT else fine_tuned.FineTunedRun
-    return answering(opened.path, task, settings.batch_size)
+    return answering(opened, task, settings.batch_size)
 
 
 class Predictor:

@@ -31,6 +31,7 @@ import tensorflow as tf
 from absl import flags, logging
 from scipy import special
 
+from albert_tf.checkpoints.opening import open_model
 from albert_tf.jobs import program
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -77,7 +78,7 @@ def main(_) -> None:
 def compare(checkpoint: str, data: str, sides: list[str]) -> None:
     """Prints one line per side."""
     checkpoint = fine_tuned.find_model(checkpoint)
-    description = fine_tuned.read_description(checkpoint)
+    description = open_model(checkpoint).task
     if description["kind"] != "classifier":
         raise UserError(f"--checkpoint: a {description['kind']}, expected a classifier")
     if os.path.isdir(data):
@@ -89,7 +90,7 @@ def compare(checkpoint: str, data: str, sides: list[str]) -> None:
     if any(example.label is None for example in examples):
         raise UserError(f"--data={data}: rows without labels, expected labels of all")
     sequences, ids = _encoded(checkpoint, task, examples)
-    outputs = fine_tuned.FineTunedRun(checkpoint, task, _BATCH_SIZE).outputs(sequences)
+    outputs = fine_tuned.FineTunedRun(open_model(checkpoint), task, _BATCH_SIZE).outputs(sequences)
     expected = special.softmax(np.stack([output["logits"] for output in outputs]), axis=1)
     rows = []
     with tempfile.TemporaryDirectory() as directory:
@@ -112,7 +113,7 @@ def compare(checkpoint: str, data: str, sides: list[str]) -> None:
 
 def _encoded(checkpoint: str, task, examples: list) -> tuple[list, Ids]:
     """Returns the examples' sequences, and their ids padded to the trained length."""
-    length = fine_tuned.read_description(checkpoint)["max_seq_length"]
+    length = open_model(checkpoint).task["max_seq_length"]
     sequences, _ = task.encode(examples, AlbertTokenizer.load(checkpoint), length, False)
     batch = make_batch(sequences, np.arange(len(examples)), length)
     return sequences, {ours: batch[name] for ours, name in _INPUTS.items()}
@@ -191,7 +192,7 @@ def _calibration(checkpoint: str) -> list[Ids]:
     """Returns rows of the training set in --data, each a batch of one without padding."""
     if not os.path.isdir(FLAGS.data):
         raise UserError("a table has no training rows for static ranges, expected GLUE's directory")
-    task = glue.GlueTask(fine_tuned.read_description(checkpoint)["task"], FLAGS.data)
+    task = glue.GlueTask(open_model(checkpoint).task["task"], FLAGS.data)
     _, ids = _encoded(checkpoint, task, list(task.read("train"))[:_CALIBRATION_ROWS])
     lengths = np.sum(ids["input_mask"], axis=1)
     return [
@@ -212,7 +213,7 @@ def _pipeline(checkpoint: str, directory: str) -> Answer:
     path = _huggingface(checkpoint, directory)
     from transformers import pipeline
 
-    length = fine_tuned.read_description(checkpoint)["max_seq_length"]
+    length = open_model(checkpoint).task["max_seq_length"]
     options = {"top_k": None, "truncation": True, "max_length": length, "padding": True}
     classify = pipeline("text-classification", model=path, **options)
 

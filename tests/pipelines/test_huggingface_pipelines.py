@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from scipy import special
 
+from albert_tf.checkpoints.opening import open_model
 from albert_tf.kinds import KINDS
 from pipelines.tasks.running import fine_tuned as runs
 from tests import marks
@@ -145,8 +146,9 @@ def test_answers(ask, tmp_path):
     ours, directory = ask(kind, rows)
     columns = ([row[name] for row in rows] for name in ("question", "context"))
     batch, theirs = by_hand(kind, directory, *columns)
-    task = runs.task_of(runs.read_description(str(tmp_path / "a")), {})
-    model = runs.FineTunedRun(str(tmp_path / "a"), task, 32)
+    opened = open_model(tmp_path / "a")
+    task = runs.task_of(opened.task, {})
+    model = runs.FineTunedRun(opened, task, 32)
     sequences, windows = model.prepare(list(task.read_file(str(tmp_path / "in.jsonl"))))
     outputs = model.outputs(sequences)
     assert len(outputs) == NUMBER, "a window for each"

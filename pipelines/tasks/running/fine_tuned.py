@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.checkpoints import pretrained
-from albert_tf.checkpoints.opening import open_model
+from albert_tf.checkpoints.opening import OpenModel, open_model
 from albert_tf.kinds import KINDS
 from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
@@ -84,11 +84,6 @@ def _best_seed(path: str, seeds: Sequence[str]) -> str:
     return os.path.join(path, f"seed_{best}")
 
 
-def read_description(path: str) -> dict:
-    """Returns the content of a model's task.json. `path` is a result of find_model."""
-    return open_model(path).task
-
-
 def task_of(description: dict, columns: Mapping[str, str], quoting: str | None = None) -> Task:
     """Creates the task of a model, for reading and scoring files.
 
@@ -110,10 +105,9 @@ class FineTunedRun:
 
     rows_per_part = ROWS_PER_PART
 
-    def __init__(self, path: str, task: Task, batch_size: int):
-        opened = open_model(path)
+    def __init__(self, opened: OpenModel, task: Task, batch_size: int):
         self.identity = {"weights": hash_of_weights(opened.checkpoint)}
-        self._task, self._tokenizer = task, AlbertTokenizer.load(path)
+        self._task, self._tokenizer = task, AlbertTokenizer.load(opened.directory)
         model = pretrained.load(opened, self._tokenizer)[0]
         self._max_seq_length = opened.task["max_seq_length"]
         strategy = tf.distribute.get_strategy()
@@ -142,7 +136,7 @@ def score_out_of_fold(
     for fold in sorted({*numbers}):
         path = os.path.join(output_dir, f"fold_{fold}", f"seed_{seed}")
         of_folds[fold] = files.read_json(os.path.join(path, RESULTS_FILE))["metrics"]["dev"]
-        model = FineTunedRun(path, task, batch_size=32)
+        model = FineTunedRun(open_model(path), task, batch_size=32)
         sequences, _ = model.prepare([e for e, number in zip(examples, numbers) if number == fold])
         outputs[fold] = iter(model.outputs(sequences))
     _, features = model.prepare(examples)
@@ -167,13 +161,13 @@ class Export:
 
     rows_per_part = ROWS_PER_PART
 
-    def __init__(self, path: str, task: Task, batch_size: int):
+    def __init__(self, opened: OpenModel, task: Task, batch_size: int):
         import_tensorflow_text()  # registers the tokenizer's operations, which the SavedModel needs
-        self._loaded = versions.load_saved_model(path)
-        self.identity = {"weights": hash_of_weights(path)}
+        self._loaded = versions.load_saved_model(opened.path)
+        self.identity = {"weights": hash_of_weights(opened.path)}
         self._task, self._batch_size = task, batch_size
         # The export's probabilities are final, unless the task has another temperature.
-        own = read_description(path).get("temperature", 1.0)
+        own = opened.task.get("temperature", 1.0)
         self._temperature = 1.0
         if isinstance(task, ClassificationTask):
             self._temperature = task.answering.temperature / own
