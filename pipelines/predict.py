@@ -246,7 +246,7 @@ class Predictor:
         where, columns = f"rows[{place}]", self._columns.values()
         expected = ", ".join(columns)
         if not isinstance(row, dict):
-            if "text" not in self._columns:
+            if "text" not in self._columns or "text_pair" in self._columns:
                 raise UserError(f"{where} is no dict; expected the fields {expected}")
             row = {self._columns["text"]: row}
         if row and row.keys().isdisjoint(columns):

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import statistics
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import albert_tf
 from albert_tf.jobs.decision import Decision
 from albert_tf.storage.errors import UserError
 from pipelines import predict as predict_lib
-from pipelines.predict import PredictionSettings
+from pipelines.predict import PredictionSettings, Predictor
 from pipelines.tasks.running import fine_tuned
 from tests.builders import DEV, make_rows, read_tsv, write_json_lines
 from tests.jobs import run
@@ -224,3 +225,14 @@ def test_what_pandas_makes_of_an_empty_cell_is_an_empty_text(tuned):
     rows = [{"first": "a", "second": second} for second in values]
     found = predict_lib.load(tuned / "seed_1").predict(rows)
     assert [{**row, "id": "0"} for row in found] == [found[0]] * 6
+
+
+@pytest.mark.parametrize("row", ["abc", ("a", "b"), None])
+def test_a_pair_is_no_text(row):
+    columns = {"text": "subject", "text_pair": "body", "label": "queue", "id": None}
+    task = SimpleNamespace(columns=columns, examples=list)
+    found = SimpleNamespace(task=task)
+    with pytest.raises(
+        UserError, match=r"^rows\[0\] is no dict; expected the fields subject, body$"
+    ):
+        Predictor(found, None).predict([row])

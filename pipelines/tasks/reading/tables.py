@@ -257,7 +257,8 @@ def require_fields(
         if column not in record:
             raise UserError(
                 f"{where}: no field {column!r}; the row has {_listed(record)}"
-                f"{_hint_at_pair(column, record)}; see the column flags in --help"
+                f"{_hint_at_pair(column, record)}; see the column flags in --help, or columns= in "
+                "Python"
             )
 
 
