@@ -137,7 +137,8 @@ def describe_difference(theirs: dict, ours: dict) -> str:
 
 
 def _differing(theirs: dict, ours: dict, prefix: str = "") -> Iterator[str]:
-    for key in sorted({*theirs, *ours}):
+    # Settings that only one of them has come last, such as those of another version.
+    for key in sorted({*theirs, *ours}, key=lambda key: (key not in theirs, key not in ours, key)):
         there, here = theirs.get(key), ours.get(key)
         if isinstance(there, dict) and isinstance(here, dict):
             yield from _differing(there, here, f"{prefix}{key}.")
