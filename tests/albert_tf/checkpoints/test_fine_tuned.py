@@ -166,6 +166,8 @@ def test_a_directory_of_seeds(tuned, tiny_vocabulary):
             ValueError, match=r"is a part of the fine-tuned model '(.*)': name '\1'"
         ):
             read(f"{tuned}/seed_1/best/")
+    with pytest.raises(ValueError, match=r"is a part of the fine-tuned model '.*seed_1': name"):
+        read(f"{tuned}/seed_1/predictions")
 
 
 @pytest.mark.slow
