@@ -225,6 +225,9 @@ def test_what_pandas_makes_of_an_empty_cell_is_an_empty_text(tuned):
     rows = [{"first": "a", "second": second} for second in values]
     found = predict_lib.load(tuned / "seed_1").predict(rows)
     assert [{**row, "id": "0"} for row in found] == [found[0]] * 6
+    odd = {(1, 2): "no key of JSON"}
+    with pytest.raises(UserError, match=r"^rows\[1\]: 'second' is dict, expected text"):
+        predict_lib.load(tuned / "seed_1").predict([rows[0], {"first": "a", "second": odd}])
 
 
 @pytest.mark.parametrize("row", ["abc", ("a", "b"), None])
