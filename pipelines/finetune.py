@@ -56,7 +56,7 @@ from .tasks.reading.split_report import (
     describe_division,
     describe_split,
     warn_of_overlap,
-    warn_of_shares,
+    warn_of_rare_labels,
 )
 from .tasks.running.fine_tuned import score_out_of_fold
 from .tasks.running.results import (
@@ -377,9 +377,9 @@ def _read_splits(job: Finetuning) -> tuple[dict[str, list], dict[str, list[str]]
     train = {text for of_row in itertools.compress(shared.texts, ~is_dev) for text in of_row} - {""}
     notes = {name: warn_of_overlap(name, splits[name], train) for name in splits.keys() - {"train"}}
     if job.divide:
-        notes["dev"] += describe_division(shared, is_dev)
+        notes["dev"] += describe_division(shared)
     if "dev" in splits:
-        notes["dev"] += warn_of_shares(splits["train"], splits["dev"])
+        notes["dev"] += warn_of_rare_labels(splits["train"], splits["dev"])
     return splits, notes
 
 

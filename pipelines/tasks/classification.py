@@ -24,20 +24,8 @@ from .reading.split_report import describe_labels, describe_texts, warn_of_round
 from .reading.tables import Row, as_label, as_number, read_rows, write_table
 from .scoring.confidence import confidence
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
-from .scoring.metrics import (
-    METRICS,
-    confusion_matrix,
-    figures_of_labels,
-    intervals,
-    rounded_down,
-)
+from .scoring.metrics import METRICS, figures_of_labels, intervals, rounded_down
 from .task import Answers, Columns, Description, Files, Outputs, Task, final_answers
-
-# Tasks with more labels than this only write the probabilities of the most likely labels.
-_MOST_PROBABILITIES = 20
-_FIELDS = {"text": "text", "label": "label", "text_pair": None, "id": None}
-_SHOWN = ("id", "label", "prediction")  # columns of `answers` in SPLIT_errors.csv
-
 
 Label = str | tuple[str, ...] | float  # a label, several labels, or a number
 
@@ -64,13 +52,11 @@ class Example(AnyExample):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """See AnyExample."""
         if isinstance(self.label, tuple):
             return self.label
         return (self.label,) if isinstance(self.label, str) else ()
 
     def inputs(self) -> dict[str, str]:
-        """See AnyExample."""
         pair = {} if self.text_pair is None else {"text_pair": self.text_pair}
         return {"text": self.text, **pair}
 
@@ -101,7 +87,7 @@ class ClassificationTask(LabelledTask):
       label_weights: float32 [labels], loss weights of the labels; see `weighted`. None: all are 1.
     """
 
-    fields = _FIELDS
+    fields: ClassVar = {"text": "text", "label": "label", "text_pair": None, "id": None}
     stored: ClassVar[tuple[str, ...]] = ("labels", "metrics", "quoting", "is_regression")
     block_size = 4000
 
@@ -128,7 +114,6 @@ class ClassificationTask(LabelledTask):
 
     @property
     def best_metric(self) -> str:
-        """See Task.best_metric."""
         return self.metrics[0]
 
     @classmethod
@@ -153,14 +138,12 @@ class ClassificationTask(LabelledTask):
         return () if self.is_regression else super().labels
 
     def labels_of_file(self, path: str) -> Iterator[tuple[str, str]]:
-        """See LabelledTask."""
         column = self.column("label")
         for row in read_rows(path, 0, True, {"label": column}, self.quoting):
             for label in self.label_names(row.cells["label"], row.where):
                 yield label, row.where
 
     def examples(self, rows: Iterable[Row], part: str = "") -> Iterator[Example]:
-        """See Task.examples."""
         for row in rows:
             text, pair, label = row.text("text"), None, None
             if "text_pair" in row.cells:
@@ -176,17 +159,10 @@ class ClassificationTask(LabelledTask):
 
     def as_answer(self, value: object, where: str) -> Label:
         """Converts a cell to a value for Example.label."""
-        try:
-            if self.is_regression:
-                return as_number(value, self.column("label"), where)
-            [label] = self.label_names(value, where)
-            self.check_known(label, where)
-        except UserError as error:
-            if value is not None and str(value).strip():
-                raise
-            raise UserError(
-                f"{error}; remove the row, or, if no row has an answer, the column"
-            ) from error
+        if self.is_regression:
+            return as_number(value, self.column("label"), where)
+        [label] = self.label_names(value, where)
+        self.check_known(label, where)
         return label
 
     def pack(self, examples: list[Example], first: int, encoder: Encoder) -> Packed:
@@ -201,19 +177,12 @@ class ClassificationTask(LabelledTask):
 
     def weighted(self, examples: list[Example]) -> Task:
         """See Task.weighted. The copy has the `label_weights` of `class_weights`."""
-        labels = self.label_array(examples)
-        if self.is_regression and len(set(labels)) == 1:
-            paths = ", ".join(self.files.get("train", [self.name]))
-            raise UserError(
-                f"{paths}: the only number in {self.columns['label']!r} is {labels[0]:g}; expected "
-                "two different numbers or more"
-            )
         if not self.class_weights:
             return self
         if isinstance(self.class_weights, str):  # "balanced"
-            counts = np.bincount(labels, minlength=len(self.labels))
+            counts = np.bincount(self.label_array(examples), minlength=len(self.labels))
             # Avoid division by zero for a label without examples. Its weight is never used.
-            weights = len(labels) / (len(counts) * np.maximum(1, counts))
+            weights = len(examples) / (len(counts) * np.maximum(1, counts))
         else:
             for label in self.class_weights:
                 self.check_known(label, "--class_weights", is_in_row=False)
@@ -228,7 +197,6 @@ class ClassificationTask(LabelledTask):
         return {"labels": labels.astype(np.float32) if self.is_regression else labels}
 
     def summarise(self, examples: list[Example]) -> list[str]:
-        """See Task.summarise."""
         lines = []
         if any(example.label is None for example in examples):
             lines.append("without answers")
@@ -249,7 +217,6 @@ class ClassificationTask(LabelledTask):
         return np.array([self.place_of[example.classes[0]] for example in examples], np.int32)
 
     def description(self) -> Description:
-        """See Task.description."""
         model = {"kind": "regressor", "has_pairs": self.columns["text_pair"] is not None}
         if not self.is_regression:
             model.update(kind="classifier", labels=list(self.labels))
@@ -259,7 +226,6 @@ class ClassificationTask(LabelledTask):
         return Description(model, {}, source)
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """See Task.losses."""
         if self.is_regression:
             return tf.square(outputs["logits"][:, 0] - batch["labels"])
         loss = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], outputs["logits"])
@@ -268,21 +234,16 @@ class ClassificationTask(LabelledTask):
         return loss * tf.gather(tf.constant(self.label_weights), batch["labels"])
 
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
-        """See Task.answers. Columns: id, label (if known), prediction and probabilities.
-
-        If there are more than 20 labels, only the `top_k` most likely labels are written, in the
-        columns `label_1`, `probability_1` and so on.
-        """
+        """See Task.answers. Columns: id, label (if known), prediction and probabilities."""
         columns = id_and_label(examples, self.as_cell)
         exact: dict[str, Any] = {"part": [example.part for example in examples]}
-        kind = KINDS[self.description().model["kind"]]
-        found = final_answers(kind.answers, features, outputs, self.answering.temperature)
+        answers = KINDS[self.description().model["kind"]].answers
+        probabilities = final_answers(answers, features, outputs, self.answering.temperature)
         if self.is_regression:
-            numbers = [*found.astype(np.float32)]
+            numbers = [*probabilities.astype(np.float32)]
             # Use the shortest decimal number that rounds to the same float32.
             columns["prediction"] = [float(str(number)) for number in numbers]
             return Answers(columns, {**exact, "number": numbers})
-        probabilities = found
         if not np.isfinite(probabilities).all():
             raise UserError("the model's probabilities are not finite: use another checkpoint")
         columns["prediction"] = self.predictions(probabilities)
@@ -305,9 +266,13 @@ class ClassificationTask(LabelledTask):
         return [label.decode() for label in found.numpy()]
 
     def _probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:
-        """Returns the probability columns of `answers`; `probabilities` is float64 [n, labels]."""
+        """Returns the probability columns of `answers`, given probabilities, float64 [n, labels].
+
+        If there are more than 20 labels, only the `top_k` most likely labels are written, in the
+        columns `label_1`, `probability_1` and so on.
+        """
         columns, written = {}, rounded_down(probabilities)
-        if len(self.labels) <= _MOST_PROBABILITIES:
+        if len(self.labels) <= 20:
             for label, of_label in zip(self.labels, written.T, strict=True):
                 columns[f"probability_{label}"] = of_label.tolist()
             return columns
@@ -350,12 +315,11 @@ class ClassificationTask(LabelledTask):
         return intervals(self._confusion(filter(self._is_answered, rows)), self.metrics)
 
     def _confusion(self, rows: Iterable[dict]) -> np.ndarray:
-        """Returns the confusion matrix of rows with known labels."""
-        places = array.array("i")
+        """Returns the number of rows for each label and prediction, int64 [labels, labels]."""
+        counts = np.zeros([len(self.labels)] * 2, np.int64)
         for row in rows:
-            places.extend(self.place_of[row[name]] for name in ("label", "prediction"))
-        labels, predictions = np.array(places).reshape(-1, 2).T
-        return confusion_matrix(labels, predictions, len(self.labels))
+            counts[self.place_of[row["label"]], self.place_of[row["prediction"]]] += 1
+        return counts
 
     def details(self, examples: list[Example], answers: Answers) -> dict:
         """See Task.details: intervals, metrics per label, calibration and confusion matrix.
@@ -379,34 +343,30 @@ class ClassificationTask(LabelledTask):
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes SPLIT_predictions.tsv with the columns of `answers`.
 
-        If labels are known, also writes SPLIT_errors.csv and, unless there are too many labels,
-        SPLIT_confusion.png. SPLIT_errors.csv contains all rows, sorted by the predicted probability
-        of the known label in ascending order.
+        If labels are known, also writes SPLIT_errors.csv, all rows in ascending order of the known
+        label's probability, and, unless there are too many labels, SPLIT_confusion.png.
         """
         paths = super().write(directory, split, examples, answers)
         errors, picture = (
             os.path.join(directory, f"{split}_{name}") for name in ("errors.csv", "confusion.png")
         )
-        has_one_label = _has_one_label(examples)
-        if has_one_label and len(self.labels) <= MOST_LABELS:
-            draw_confusion_matrix(picture, self.labels, self._confusion(answers.rows()))
-        else:
-            files.remove(picture)  # an old picture may show other examples
-        if not has_one_label:
-            files.remove(errors)
+        if not _has_one_label(examples):
+            for path in (errors, picture):  # they may show other examples
+                files.remove(path)
             return paths
+        if len(self.labels) <= MOST_LABELS:
+            draw_confusion_matrix(picture, self.labels, self._confusion(answers.rows()))
         likely = answers.exact["probability_of_label"]
-        order = np.argsort(likely, kind="stable")
-        listed = [examples[place] for place in order]
         table = {
-            "line": [example.line for example in listed],
-            **{name: [answers.columns[name][place] for place in order] for name in _SHOWN},
-            "probability_of_label": rounded_down(likely[order]).tolist(),
-            "text": [example.text for example in listed],
+            "line": [example.line for example in examples],
+            **{name: answers.columns[name] for name in ("id", "label", "prediction")},
+            "probability_of_label": rounded_down(likely).tolist(),
+            "text": [example.text for example in examples],
         }
-        if listed and listed[0].text_pair is not None:
-            table["text_pair"] = [example.text_pair for example in listed]
-        write_table(errors, table)
+        if examples[0].text_pair is not None:
+            table["text_pair"] = [example.text_pair for example in examples]
+        order = np.argsort(likely, kind="stable")
+        write_table(errors, {n: [column[i] for i in order] for n, column in table.items()})
         return [*paths, errors]
 
 

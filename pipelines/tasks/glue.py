@@ -19,27 +19,17 @@ _PAIR = ("sentence1", "sentence2")
 
 @dataclasses.dataclass(frozen=True)
 class GlueTable:
-    """The properties of a GLUE task.
+    """The properties of a GLUE task."""
 
-    Attributes:
-      name: name of the task's directory and of its default submission file.
-      texts, label: names of the columns with the texts and with the label.
-      labels: all labels, in the reference's order. None if the answers are numbers.
-      metrics: keys of metrics.METRICS. The reference selects checkpoints by the first metric.
-      header: column names of train.tsv and dev.tsv, if these files have no header.
-      broken_rows: whether train.tsv and dev.tsv contain malformed rows, which are skipped.
-      dev: names of the dev files. The first file selects checkpoints.
-      submissions: maps a file without answers to its submission name on gluebenchmark.com.
-    """
-
-    name: str
-    texts: tuple[str, ...]
-    label: str
-    labels: tuple[str, ...] | None = ("0", "1")
-    metrics: tuple[str, ...] = ("accuracy",)
-    header: tuple[str, ...] | None = None
-    broken_rows: bool = False
-    dev: tuple[str, ...] = ("dev",)
+    name: str  # of the task's directory and of its default submission file
+    texts: tuple[str, ...]  # columns
+    label: str  # column
+    labels: tuple[str, ...] | None = ("0", "1")  # in the reference's order; None for numbers
+    metrics: tuple[str, ...] = ("accuracy",)  # the first one selects checkpoints
+    header: tuple[str, ...] | None = None  # columns of train.tsv and dev.tsv without a header
+    broken_rows: bool = False  # whether malformed rows of train.tsv and dev.tsv are skipped
+    dev: tuple[str, ...] = ("dev",)  # names of files; the first one selects checkpoints
+    # Maps a file without answers to its submission name on gluebenchmark.com.
     submissions: dict[str, str] | None = None
 
 
@@ -110,42 +100,31 @@ class GlueTask(ClassificationTask):
 
     def read(self, split: str) -> list[Example] | None:
         """See Task.read. The dev split of MNLI contains matched and mismatched genres."""
-        names = self.table.dev if split == "dev" else (split,)
-        if not tf.io.gfile.exists(self._path(names[0])):
-            self.check_dev()
-            known = ("train", *self.table.dev, *self.submissions)
-            if not any(tf.io.gfile.exists(self._path(name)) for name in known):
-                expected = ", ".join(f"{name}.tsv" for name in known)
+        if split != "dev":
+            return self._read(split)
+        first, *others = map(self._read, self.table.dev)
+        return first and sum((examples or [] for examples in others), first)
+
+    def _read(self, name: str) -> list[Example] | None:
+        path, has_labels = self._path(name), name not in self.submissions
+        if not tf.io.gfile.exists(path):
+            if name == "train":
                 raise UserError(
-                    f"--data_dir: no file of {self.table.name} in {self.directory!r}; expected "
-                    f"{expected}, as downloaded from gluebenchmark.com"
+                    f"--data_dir: there is no {path!r}; expected the files of {self.table.name} as "
+                    "downloaded from gluebenchmark.com"
                 )
             return None
-        examples: list[Example] = []
-        for name in names:
-            path, has_labels = self._path(name), name not in self.submissions
-            if not tf.io.gfile.exists(path):
-                continue
-            rows = read_rows(
-                path,
-                0,
-                has_labels,
-                self.columns if has_labels else {**self.columns, "label": None},
-                self.quoting,
-                header=self.table.header if has_labels else None,
-                leave_out_broken_rows=self.table.broken_rows and has_labels,
-            )
-            # Metrics of the matched genres have no suffix.
-            part = "mismatched" if name == "dev_mismatched" else ""
-            examples += self.examples(rows, part)
-        return examples
-
-    def check_dev(self) -> None:
-        """Raises a UserError if MNLI's mismatched dev set is there without the matched one."""
-        first, *others = map(self._path, self.table.dev)
-        found = [path for path in others if tf.io.gfile.exists(path)]
-        if found and not tf.io.gfile.exists(first):
-            raise UserError(f"{first} is missing, but {found[0]} is there: add it, or remove both")
+        rows = read_rows(
+            path,
+            0,
+            has_labels,
+            self.columns if has_labels else {**self.columns, "label": None},
+            self.quoting,
+            header=self.table.header if has_labels else None,
+            leave_out_broken_rows=self.table.broken_rows and has_labels,
+        )
+        # Metrics of the matched genres have no suffix.
+        return [*self.examples(rows, "mismatched" if name == "dev_mismatched" else "")]
 
     def other_splits(self) -> list[str]:
         """See Task.other_splits. `diagnostic` is GLUE's AX set, which MNLI models predict."""
@@ -197,5 +176,4 @@ def tasks_in(data_dir: str) -> dict[str, GlueTask]:
     for task in tasks.values():
         if not tf.io.gfile.exists(path := os.path.join(task.directory, "train.tsv")):
             raise UserError(f"--task=glue: {path!r} is missing: add it, or remove its directory")
-        task.check_dev()
     return tasks

@@ -75,8 +75,7 @@ class LabelledTask(Task):
 def _check_spellings(places: Mapping[str, str]) -> None:
     """Raises a UserError for labels that have the same label_key or look like missing values.
 
-    Labels with the same label_key only differ in form. They are not merged automatically, because
-    only the user can decide whether they mean the same.
+    They are not merged, because only the user can decide whether they mean the same.
     """
     seen: dict[str, str] = {}
     for label in sorted(places):

@@ -16,7 +16,7 @@ from albert_tf.text.choices import questions_with_options
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from .reading.examples import AnyExample, id_and_label, required
 from .reading.sequences import Encoder, Packed
-from .reading.split_report import describe_labels, warn_of_rows
+from .reading.split_report import describe_labels, describe_texts
 from .reading.tables import Row, as_text, read_rows
 from .scoring.metrics import rounded_down
 from .task import Answers, Columns, Description, Files, Outputs, Task, final_answers
@@ -30,9 +30,8 @@ _FIELDS = {"context": "text", "options": "options", "label": "label", "question"
 class MultipleChoiceExample(AnyExample):
     """A question about a text, with its options.
 
-    All questions of a task have the same number of options. `label` is the index of the correct
-    option, or None if it is not known. `part` names the part of the split that the question belongs
-    to. Each part is also scored separately.
+    `label` is the index of the correct option, or None if it is not known. `part` names a part of
+    the split that is also scored separately.
     """
 
     id: str
@@ -48,7 +47,6 @@ class MultipleChoiceExample(AnyExample):
         return (self.context if self.context.strip() else " ".join(self.texts()),)
 
     def inputs(self) -> dict[str, str | Sequence[str]]:
-        """See AnyExample."""
         return {"context": self.context, "question": self.question, "options": self.options}
 
 
@@ -86,7 +84,7 @@ class MultipleChoiceTask(Task):
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
         """See Task.restore. --text_column names the column of the context."""
         columns = {"context" if name == "text" else name: columns[name] for name in columns}
-        return super().restore(description, columns, quoting=None)
+        return super().restore(description, columns, quoting)
 
     @functools.cached_property
     def num_choices(self) -> int:
@@ -99,11 +97,9 @@ class MultipleChoiceTask(Task):
 
     @property
     def sequences_per_example(self) -> int:
-        """See Task."""
         return self.num_choices
 
-    def examples(self, rows: Iterable[Row]) -> Iterator[MultipleChoiceExample]:
-        """See Task.examples."""
+    def examples(self, rows: Iterable[Row], part: str = "") -> Iterator[MultipleChoiceExample]:
         for row in rows:
             cells, names, where = row.cells, row.columns, row.where
             options = as_options(cells["options"], names["options"], where, self.num_choices)
@@ -111,7 +107,8 @@ class MultipleChoiceTask(Task):
             label = None
             if "label" in cells:
                 label = as_choice(cells["label"], names["label"], where, len(options))
-            yield MultipleChoiceExample(row.id, row.text("context"), question, options, label)
+            context = row.text("context")
+            yield MultipleChoiceExample(row.id, context, question, options, label, part)
 
     def pack(self, examples: list[MultipleChoiceExample], first: int, encoder: Encoder) -> Packed:
         """See Task.pack. Each option is one sequence. The features are the examples."""
@@ -141,15 +138,13 @@ class MultipleChoiceTask(Task):
         return {"labels": np.array([example.label for example in examples], np.int32)}
 
     def summarise(self, examples: list[MultipleChoiceExample]) -> list[str]:
-        """See Task.summarise."""
-        warnings = warn_of_rows(0, [example.id for example in examples])
+        notes = describe_texts(examples)
         if any(example.label is None for example in examples):
-            return ["without answers", *warnings]
+            return ["without answers", *notes]
         counts = collections.Counter(string.ascii_uppercase[required(e.label)] for e in examples)
-        return [describe_labels(string.ascii_uppercase[: self.num_choices], counts), *warnings]
+        return [describe_labels(string.ascii_uppercase[: self.num_choices], counts), *notes]
 
     def description(self) -> Description:
-        """See Task.description."""
         model = {
             "kind": "multiple_choice",
             "num_choices": self.num_choices,
@@ -159,7 +154,6 @@ class MultipleChoiceTask(Task):
         return Description(model, {}, {"columns": self.columns})
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """See Task.losses."""
         return tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], outputs["logits"])
 
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:

@@ -15,7 +15,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from albert_tf.text.tokenization import AlbertTokenizer
 from .reading.sequences import Encoder, Packed, Sequences
-from .reading.split_report import warn_of_rows
+from .reading.split_report import describe_texts
 from .reading.squad_files import Question, check_answers, is_squad_file, read_questions
 from .reading.squad_windows import Window, read_paragraphs
 from .reading.tables import Row, column_names, read_rows
@@ -30,16 +30,15 @@ _OF_DECODING = ("max_answer_length", "n_best_size", "null_threshold")
 
 @dataclasses.dataclass(eq=False)
 class SquadTask(Task):
-    """Extracts the answers to questions from texts.
+    """Extracts the answers to questions from texts. Lengths are numbers of pieces.
 
     Attributes:
       paths: JSON files in the official format; see `files` of Task.
       may_be_impossible: whether questions may be unanswerable (SQuAD 2.0).
       has_answerability_head: if True, the model has the reference's head for SQuAD 2.0. If False,
         it has BERT's head, where a span at [CLS] means "no answer".
-      doc_stride: number of pieces between the starts of two windows of a long text.
-      max_query_length: maximum number of pieces of a question. Longer questions are truncated.
-      max_answer_length: maximum number of pieces of an answer.
+      doc_stride: distance between the starts of two windows of a long text.
+      max_query_length, max_answer_length: maxima. Longer questions are truncated.
       n_best_size: number of answers per question in the n-best file.
       null_threshold: "no answer" is predicted if the null odds exceed this threshold.
     """
@@ -63,7 +62,6 @@ class SquadTask(Task):
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
-        """See Task.restore."""
         if columns:
             raise UserError(
                 f"--{next(iter(columns))}_column does not apply to a model that answers questions: "
@@ -73,7 +71,6 @@ class SquadTask(Task):
         return cls({}, **{name: description[name] for name in names if name in description})
 
     def read(self, split: str) -> list[Question] | None:
-        """See Task.read."""
         if split not in self.files:
             return None
         questions: dict[str, Question] = {}
@@ -83,7 +80,7 @@ class SquadTask(Task):
                 check_answers(path, found, self.may_be_impossible, split == "train")
             for question in found:
                 if questions.setdefault(question.id, question) is not question:
-                    raise UserError(f"{path}: question {question.id!r} is in another file too")
+                    raise UserError(f"{path}: a second question has the id {question.id!r}")
         return list(questions.values())
 
     def encode(
@@ -102,7 +99,7 @@ class SquadTask(Task):
         """Returns one sequence per window of each question's context. Features are the windows.
 
         A question is truncated to max_query_length pieces, or to fewer if no room would be left for
-        the context. Full lengths include the question before truncation.
+        the context.
         """
         texts = list(dict.fromkeys(question.context for question in examples))
         paragraph_of = dict(zip(texts, read_paragraphs(texts, encoder.tokenizer)))
@@ -140,25 +137,19 @@ class SquadTask(Task):
         return dict(zip(names, np.array(labels, np.int32).T))
 
     def summarise(self, examples: list[Question]) -> list[str]:
-        """See Task.summarise."""
         answered = sum(bool(question.answers) for question in examples)
         impossible = sum(question.is_impossible for question in examples)
         contexts = len({question.context for question in examples})
-        empty = sum(
-            not (question.text.strip() and question.context.strip()) for question in examples
-        )
         return [
             f"{answered:,} with answers, {impossible:,} impossible; {contexts:,} contexts",
-            *warn_of_rows(empty, [question.id for question in examples]),
+            *describe_texts(examples),
             *self._warn_of_unanswered(examples),
         ]
 
     def owners(self, features: list[Window]) -> list[int]:
-        """See Task.owners."""
         return [window.example for window in features]
 
     def description(self) -> Description:
-        """See Task.description."""
         return Description(
             {"kind": "question_answering", **{name: getattr(self, name) for name in _OF_MODEL}},
             {name: getattr(self, name) for name in _OF_DECODING},
@@ -166,7 +157,6 @@ class SquadTask(Task):
         )
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """See Task.losses."""
         ends = (batch["start_positions"], batch["end_positions"])
         if self.has_answerability_head:
             return losses.answerable_span_loss(outputs, *ends, batch["is_impossible"])
@@ -175,9 +165,8 @@ class SquadTask(Task):
     def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file.
 
-        If the top level of a .json file is an object, the file is in SQuAD's format and is loaded
-        into memory. Other files are tables without answers. They must have the columns `question`
-        and `context`. The column `id` is optional.
+        If the top level of a .json file is an object, the file is in SQuAD's format. Other files
+        are tables without answers, with the columns `question`, `context` and optionally `id`.
         """
         if is_squad_file(path):
             questions = read_questions(path)
@@ -206,17 +195,15 @@ class SquadTask(Task):
 
     def _warn_of_unanswered(self, questions: Sequence[Question]) -> list[str]:
         unanswered = len(questions) - sum(map(self._is_answered, questions))
-        impossible = sum(question.is_impossible for question in questions)
-        if impossible and not self.may_be_impossible:
-            return [
-                f"warning: {impossible:,} of {len(questions):,} questions are is_impossible, which "
-                "a model of SQuAD 1.1 never answers, so none is scored: if the model was trained "
-                "on SQuAD 2.0, pass --null_threshold=0"
-            ]
+        if not unanswered or not any(question.is_answered for question in questions):
+            return []
+        remedy = "add the missing answers, or remove these questions"
+        if any(question.is_impossible for question in questions) and not self.may_be_impossible:
+            remedy = "for is_impossible, a model trained on SQuAD 2.0 needs --null_threshold=0"
         return [
-            f"warning: {unanswered:,} of {len(questions):,} questions have no answer, so none is "
-            "scored: add the missing answers, or remove these questions"
-        ] * (0 < unanswered < len(questions))
+            f"warning: {unanswered:,} of {len(questions):,} questions have no answer that "
+            f"{self.name} allows, so none is scored: {remedy}"
+        ]
 
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers. Columns: text ("" for no answer), score, and null odds (2.0 only)."""
@@ -229,10 +216,8 @@ class SquadTask(Task):
             scores = [float(output["score"]) for output in outputs]
             null_odds = [float(output["no_answer_score"]) for output in outputs]
         else:
-            contexts, limits = (
-                [q.context for q in examples],
-                (self.max_answer_length, self.n_best_size),
-            )
+            contexts = [question.context for question in examples]
+            limits = (self.max_answer_length, self.n_best_size)
             found = [*find_answers(contexts, features, outputs, *limits)]
             scores, null_odds = [a.score for a in found], [a.null_odds for a in found]
             threshold = self.null_threshold if self.may_be_impossible else np.inf
@@ -246,7 +231,7 @@ class SquadTask(Task):
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
         """Computes squad_metrics.score_v1, or score_v2 at null_threshold, in per cent.
 
-        The best thresholds are only computed if the rows contain candidates (see Answers.exact).
+        The best thresholds need rows with candidates.
         """
         truths, texts, null_odds = [], [], []
         for row in rows:

@@ -42,21 +42,15 @@ class Answers(NamedTuple):
 
 
 class Description(NamedTuple):
-    """The content of task.json, in three parts.
+    """The content of task.json, in three parts."""
 
-    Attributes:
-      model: values that affect the weights or that exports need. `kind` is one of KINDS.
-      decoding: settings for converting the model's outputs to answers; may be empty.
-      source: settings for reading the files to predict.
-    """
-
-    model: dict[str, Any]
-    decoding: dict[str, Any]
-    source: dict[str, Any]
+    model: dict[str, Any]  # values that affect the weights or that exports need, such as `kind`
+    decoding: dict[str, Any]  # settings for converting outputs to answers; may be empty
+    source: dict[str, Any]  # settings for reading the files to predict
 
 
 class Task(abc.ABC):
-    """A task and its data files. The caller validates the flags, and `read` validates the files.
+    """A task and its data files. A task without `files` overrides `read` and `other_splits`.
 
     Args:
       name: see --task.
@@ -119,8 +113,12 @@ class Task(abc.ABC):
             if not column and field != "label" and cls.fields[field]:
                 raise UserError(f"--{field}_column=: the model reads this column; give its name")
         given = {**description.get("columns", {}), **columns}
-        named = {field: given[field] or None for field in cls.fields if field in given}
+        named = {field: column or None for field, column in given.items()}
         if quoting:
+            if "quoting" not in cls.stored:
+                raise UserError(
+                    f"--quoting does not apply to a model of kind {description['kind']}"
+                )
             description = {**description, "quoting": quoting}
         arguments = {name: description[name] for name in cls.stored if name in description}
         return cls(description["task"], {}, named, **arguments)
@@ -138,10 +136,7 @@ class Task(abc.ABC):
         return ["test"] if "test" in self.files else []
 
     def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
-        """Yields the examples of a file, numbered from `first`. All or none must have answers.
-
-        A task without `files` overrides `read` and `other_splits` instead.
-        """
+        """Yields the examples of a file, numbered from `first`. All or none must have answers."""
         return self.examples(read_rows(path, first, needs_answers, self.columns, self.quoting))
 
     @abc.abstractmethod
@@ -159,10 +154,7 @@ class Task(abc.ABC):
     def encode(
         self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
     ) -> tuple[Sequences, list]:
-        """Returns sequences, with labels if `training`, and features.
-
-        The sequences have at most `max_seq_length` pieces.
-        """
+        """Returns sequences (at most `max_seq_length` pieces; labels if `training`), features."""
         encoder = Encoder(tokenizer, max_seq_length)
         sequences, features = pack_in_blocks(
             examples, self.block_size, lambda block, first: self.pack(block, first, encoder)
@@ -219,10 +211,7 @@ class Task(abc.ABC):
         return {}
 
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
-        """Writes the answers, by default to SPLIT_predictions.tsv. Returns the paths of the files.
-
-        A task may also write pictures, whose paths are not returned.
-        """
+        """Writes SPLIT_predictions.tsv or other files and pictures. Returns the files' paths."""
         path = os.path.join(directory, f"{split}_predictions.tsv")
         write_table(path, answers.columns)
         return [path]
@@ -240,10 +229,10 @@ def final_answers(
     outputs: Outputs,
     temperature: float = 1.0,
 ) -> np.ndarray:
-    """Returns the probabilities or numbers of the examples, float64 [n, ...].
+    """Returns the probabilities or numbers of the examples, float64 [n, ...]; see Task.answers.
 
-    For a run, they are the only output of `answers`, a function of albert_tf.answering.classes, for
-    the logits divided by `temperature`. The outputs of an export are final. See Task.answers.
+    For a run, `answers` (see Kind) computes them from the logits divided by `temperature`. The
+    outputs of an export are final.
     """
     if features is None:
         name = "value" if "value" in outputs[0] else "probabilities"
@@ -259,15 +248,12 @@ def read_files(task: Task, paths: Sequence[str], needs_answers: bool = False) ->
     number = 0
     first: dict[bool, str] = {}  # first file with answers (True) and without (False)
     for path in paths:
-        is_answered = None
         for example in task.read_file(path, number, needs_answers):
-            if is_answered is None:
-                is_answered = example.is_answered
-                first.setdefault(is_answered, path)
-                if len(first) > 1:
-                    raise UserError(
-                        f"{first[True]} has answers, {first[False]} has none: give files of "
-                        "one kind at a time"
-                    )
+            first.setdefault(example.is_answered, path)
+            if len(first) > 1:
+                raise UserError(
+                    f"{first[True]} has answers, {first[False]} has none: give files of one kind "
+                    "at a time"
+                )
             yield example
             number += 1

@@ -26,8 +26,11 @@ _SQUAD_FILES = {
 }
 _OF_TEXTS = ("classification", "regression", "multilabel")
 _OWN = (*_OF_TEXTS, "multiple_choice", "token_classification")
+_OFFICIAL = ("glue", "race", *glue.TASKS)  # read --data_dir alone
 # Maps a flag to the tasks that use it. It is refused for all other tasks.
-_ONLY_FOR = {
+_ONLY_FOR: dict[str, tuple[str, ...]] = {
+    "data_dir": (*_OFFICIAL, *_SQUAD_FILES),
+    **dict.fromkeys(("train_file", "dev_file", "test_file"), (*_SQUAD_FILES, *_OWN)),
     **dict.fromkeys(("text_column", "label_column", "id_column"), _OWN),
     **dict.fromkeys(("text_pair_column", "quoting"), _OF_TEXTS),
     "folds": _OWN,
@@ -87,11 +90,10 @@ def define_task_flags() -> None:
         "other folds. The final weights are used, unless --eval_steps is given.",
         lower_bound=2,
     )
-    _define_table_flags()
-    _define_window_flags()
+    _define_flags_of_some_tasks()
 
 
-def _define_table_flags() -> None:
+def _define_flags_of_some_tasks() -> None:
     flags.DEFINE_enum(
         "quoting",
         "csv",
@@ -119,9 +121,6 @@ def _define_table_flags() -> None:
         "classification: loss weights, as comma-separated label=weight (default: 1). "
         "balanced: all labels have the same total weight, even if they are rare.",
     )
-
-
-def _define_window_flags() -> None:
     flags.DEFINE_integer(
         "max_qa_length", MAX_QA_LENGTH, "Multiple choice: maximum pieces of question and option.", 1
     )
@@ -183,43 +182,29 @@ def _check_flags(values: flags.FlagValues) -> None:
                 f"--{flag} does not apply to --task={values.task}, only to {', '.join(tasks)}: "
                 "remove it"
             )
-    if values.task in ("glue", "race", *glue.TASKS):
+    if values.task in _OFFICIAL:
         _require_data_dir(values)
-        for split in ("train", "dev", "test"):
-            if values[f"{split}_file"].value:
-                raise UserError(
-                    f"--{split}_file is for sets of your own and SQuAD; --task={values.task} reads "
-                    "--data_dir"
-                )
     if values.folds and (values.dev_file or values.dev_fraction):
         raise UserError("--folds divides the training rows: remove --dev_file and --dev_fraction")
-    for flag in ("text_column", "label_column", "options_column"):
-        if not values[flag].value:
-            raise UserError(f"--{flag} is empty: name the column, or remove the flag")
     flag_of: dict[str, str] = {}
     for flag in ("text_column", "text_pair_column", "options_column", "label_column"):
         column = values[flag].value
+        if column == "":
+            raise UserError(f"--{flag} is empty: name the column, or remove the flag")
         # Otherwise, for example, the text could also be used as the label.
         if column and flag_of.setdefault(column, flag) != flag:
-            raise UserError(
-                f"--{flag_of[column]} and --{flag} both name the column {column!r}: expected "
-                "different ones"
-            )
+            raise UserError(f"--{flag_of[column]} and --{flag} both name the column {column!r}")
 
 
 def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Task:
     """Creates the task for a user's own files."""
     name = values.task
-    if values.data_dir:
-        raise UserError(f"--task={name} reads --train_file and --dev_file, not --data_dir")
     if "train" not in given:
         raise UserError(
             f"--task={name}: give --train_file (and --dev_file, if dev is to select the weights)"
         )
-    columns = {
-        field: values[f"{field}_column"].value or None
-        for field in ("text", "label", "id", "text_pair", "question", "options")
-    }
+    fields = ("text", "label", "id", "text_pair", "question", "options")
+    columns = {field: values[f"{field}_column"].value or None for field in fields}
     if name == "multiple_choice":
         columns["context"] = columns["text"]
         return MultipleChoiceTask(name, given, columns, values.max_qa_length)
@@ -249,10 +234,11 @@ def _class_weights(text: str | None) -> dict[str, float] | str | None:
 
 
 def _require_data_dir(values: flags.FlagValues) -> None:
-    if not values.data_dir:
-        raise UserError(f"--task={values.task}: give --data_dir, the directory of its files")
-    if not tf.io.gfile.isdir(values.data_dir):
-        raise UserError(f"--data_dir: there is no directory {values.data_dir!r}")
+    if not values.data_dir or not tf.io.gfile.isdir(values.data_dir):
+        raise UserError(
+            f"--data_dir: there is no directory {values.data_dir or ''!r}; give the directory of "
+            f"the files of --task={values.task}"
+        )
 
 
 def _squad_files(values: flags.FlagValues, given: dict[str, list[str]]) -> Files:

@@ -6,7 +6,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -21,12 +21,11 @@ from albert_tf.text.in_graph import on_host
 from .labelled_task import LabelledTask
 from .reading.examples import required
 from .reading.sequences import Encoder, Packed
-from .reading.split_report import describe_labels, warn_of_rows
+from .reading.split_report import describe_labels, describe_texts
 from .reading.tables import Row
 from .reading.token_files import FIELDS, TokenExample, example_of_row, iterate_examples
-from .scoring.metrics import rounded_down
-from .scoring.token_rows import Tagged, columns_of, predicted_spans, score_rows, spans_of_tags
-from .task import Answers, Columns, Description, Files, Outputs, Task
+from .scoring.token_rows import Tagged, columns_of, score_rows, spans_of_tags
+from .task import Answers, Columns, Description, Files, Outputs
 
 # White space that separates columns or lines, unlike a no-break space.
 _NOT_IN_COLUMNS = re.compile("[ \t-\r\x1c-\x1f\x85\u2028\u2029]")
@@ -48,9 +47,8 @@ class WordWindow:
 class TokenClassificationTask(LabelledTask):
     """Predicts a tag for each word. Only the first piece of a word is classified.
 
-    Words are tokenized separately, so that training on words and serving on raw text are
-    consistent. A long text is split into windows. Each word is tagged in the window with the most
-    context around it.
+    Words are tokenized separately, so that training on words and serving on raw text agree. A long
+    text is split into windows. Each word is tagged in the window with the most context around it.
 
     Source: Devlin et al. 2019, section 5.3.
     Deviation: the loss of an example is the mean over its words, so it does not depend on the other
@@ -73,17 +71,7 @@ class TokenClassificationTask(LabelledTask):
         super().__init__(name, files, columns, labels)
         self.doc_stride = doc_stride
 
-    @classmethod
-    def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
-        """See Task.restore."""
-        if quoting:
-            raise UserError("--quoting does not apply to models that tag words: omit the flag")
-        if columns.get("label") == "":
-            raise UserError("--label_column=: models that tag words read known tags; omit the flag")
-        return super().restore(description, columns, quoting)
-
     def labels_of_file(self, path: str) -> Iterator[tuple[str, str]]:
-        """See LabelledTask."""
         for example in iterate_examples(path, self.columns, 0, needs_tags=True):
             for tag in required(example.tags):
                 yield tag, f"{path}: text {example.id}"
@@ -103,60 +91,51 @@ class TokenClassificationTask(LabelledTask):
 
     @property
     def best_metric(self) -> str:
-        """See Task.best_metric."""
         return "f1" if self.marks_entities else "accuracy"
 
     def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
-        """See Task.read_file."""
-        examples = iterate_examples(path, self.columns, first, needs_answers)
-        for example in examples if needs_answers else _alike(examples, path):
+        for example in iterate_examples(path, self.columns, first, needs_answers):
             where = f"{path}: text {example.id}, {' '.join(example.words)[:60]!r}"
             for tag in example.tags or ():
                 self.check_known(tag, where)
             yield example
 
     def examples(self, rows: Iterable[Row]) -> Iterator[TokenExample]:
-        """See Task.examples."""
-        return _alike(map(example_of_row, rows), "rows")
+        return map(example_of_row, rows)
 
     def summarise(self, examples: list[TokenExample]) -> list[str]:
         """See Task.summarise. Counts entities by type, or words by tag if not `marks_entities`."""
         words = f"{sum(len(example.words) for example in examples):,} words"
-        empty = sum(not example.words for example in examples)
-        warnings = warn_of_rows(empty, [example.id for example in examples])
+        notes = describe_texts(examples)
         if any(example.tags is None for example in examples):
-            return [f"{words}, without answers", *warnings]
-        warnings += self._warn_of_tags(examples)
+            return [f"{words}, without answers", *notes]
+        notes += self._warn_of_tags(examples)
         tags = [required(example.tags) for example in examples]
         if self.marks_entities:
             counts = collections.Counter(e[2] for of_text in tags for e in find_entities(of_text))
         else:
             counts = collections.Counter(tag for of_text in tags for tag in of_text)
         names = self._types if self.marks_entities else self.labels
-        return [words, describe_labels(names, counts), *warnings]
+        return [words, describe_labels(names, counts), *notes]
 
     def _warn_of_tags(self, examples: list[TokenExample]) -> list[str]:
         """Returns warnings about labels that the metrics would not count as intended."""
         if self.marks_entities:
-            spans = lost = 0
-            for example in examples:
-                if example.text is not None:
-                    entities = set(required(example.entities))
-                    spans += len(entities)
-                    lost += len(entities - spans_of_tags(example, required(example.tags)))
+            raw = [example for example in examples if example.text is not None]
+            spans = sum(len(set(required(example.entities))) for example in raw)
+            lost = sum(
+                len({*required(example.entities)} - spans_of_tags(example, required(example.tags)))
+                for example in raw
+            )
             return [
                 f"warning: {lost:,} of {spans:,} spans do not begin and end with a word, or share "
                 "one: no prediction can equal them"
             ] * bool(lost)
-        marks = [tag for tag in self.labels if "-" in tag and are_entity_tags([tag.capitalize()])]
-        others = [tag for tag in self.labels if tag != OUTSIDE and not are_entity_tags([tag])]
-        if not marks or {"o", "none", "other", "outside"}.isdisjoint(
-            map(str.casefold, self.labels)
-        ):
+        if not any("-" in tag and are_entity_tags([tag.capitalize()]) for tag in self.labels):
             return []
         return [
-            f"warning: the words' tags are scored, not entities: {', '.join(others[:5])} should be "
-            "O or begin with B-, I-, E-, S-, L- or U- in capitals"
+            "warning: the words' tags are scored, not entities, whose tags are O or begin with B-, "
+            "I-, E-, S-, L- or U- in capitals"
         ]
 
     def pack(self, examples: list[TokenExample], first: int, encoder: Encoder) -> Packed:
@@ -187,20 +166,14 @@ class TokenClassificationTask(LabelledTask):
         return sorted({Tag.parse(label).type for label in self.labels} - {""})
 
     def owners(self, features: list[WordWindow]) -> list[int]:
-        """See Task.owners."""
         return [window.example for window in features]
 
     def description(self) -> Description:
-        """See Task.description."""
-        model = {
-            "kind": "token_classifier",
-            "labels": list(self.labels),
-            "doc_stride": self.doc_stride,
-        }
+        labels, stride = list(self.labels), self.doc_stride
+        model = {"kind": "token_classifier", "labels": labels, "doc_stride": stride}
         return Description(model, {}, {"columns": self.columns})
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """See Task.losses."""
         return losses.token_classification_loss(outputs["logits"], batch["labels"])
 
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
@@ -226,49 +199,30 @@ class TokenClassificationTask(LabelledTask):
         ]
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
-        """See Task.score."""
         return score_rows(rows, self.labels, self._types if self.marks_entities else None)
 
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
-        """Writes tags for texts that are given as words, and spans for raw texts.
+        """Writes tags, or spans if all texts are raw.
 
         A line of SPLIT_predictions.conll contains, separated by tabs: word, known tag (if any),
         predicted tag, probability. Blank lines separate texts. SPLIT_predictions.jsonl contains an
         object with id, text and spans for each raw text. A span has start and end (in characters),
         label, text and probability.
         """
-        columns, lines = [], []
-        for example, tagged in zip(examples, answers.exact["tagged"]):
-            if example.text is None:
-                words = [_NOT_IN_COLUMNS.sub("", word) for word in example.words]
-                known = [] if example.tags is None else [example.tags]
-                tags, best = tagged
-                probabilities = rounded_down(best.astype(np.float64))
-                rows = zip(words, *known, tags, (f"{number:.6f}" for number in probabilities))
-                columns += [*("\t".join(row) for row in rows), ""]
+        extension, lines = "conll", []
+        for row in answers.rows():
+            if "text" in row:
+                extension = "jsonl"
+                row = {"id": row["id"], "text": row["text"], "spans": row["prediction"]}
+                lines.append(json.dumps(row, ensure_ascii=False))
                 continue
-            spans = predicted_spans(example, tagged, self.marks_entities)
-            row = {"id": example.id, "text": example.text, "spans": spans}
-            lines.append(json.dumps(row, ensure_ascii=False))
-        paths = []
-        for extension, content in (("conll", columns), ("jsonl", lines)):
-            if content:
-                paths.append(os.path.join(directory, f"{split}_predictions.{extension}"))
-                files.write_atomically(paths[-1], "".join(line + "\n" for line in content))
-        return paths
-
-
-def _alike(examples: Iterable[TokenExample], where: str) -> Iterator[TokenExample]:
-    """Yields texts to predict. Refuses raw texts beside lists of words: their columns differ."""
-    is_raw = None
-    for example in examples:
-        if is_raw not in (None, example.text is not None):
-            raise UserError(
-                f"{where}: both raw texts and lists of words; text {example.id} is the first that "
-                "differs: predict them separately"
-            )
-        is_raw = example.text is not None
-        yield example
+            words = [_NOT_IN_COLUMNS.sub("", word) for word in row["words"]]
+            known = [row["label"]] if "label" in row else []
+            probabilities = (f"{number:.6f}" for number in row["probabilities"])
+            lines += [*map("\t".join, zip(words, *known, row["prediction"], probabilities)), ""]
+        path = os.path.join(directory, f"{split}_predictions.{extension}")
+        files.write_atomically(path, "".join(line + "\n" for line in lines))
+        return [path]
 
 
 def _tagged_by_export(example: TokenExample, output: dict[str, np.ndarray]) -> Tagged:

@@ -188,7 +188,6 @@ FAULTS = {
     "unfinished": ({"model": "unfinished"}, "results.json: its fine-tuning is not finished"),
     "format": ({"output_file": "out.txt"}, r"ends in \.csv, \.tsv, \.jsonl or \.parquet$"),
     "a column of others": ({"columns": {"options": "x"}}, "--options_column does not apply to"),
-    "an answer misspelt": ({"header": "name,first,second,Labels"}, r"but 'Labels': rename it"),
     "a broken row at the end": ({"row": "x,a,b,river\n" * 50 + "y,a"}, r"in\.csv:52: 2 columns"),
 }
 

@@ -205,7 +205,7 @@ def test_words_and_raw_texts(tagger, tmp_path):
             assert span["text"] == of_text["text"][span["start"] : span["end"]]
 
 
-def test_lists_are_json_in_tables_and_faults_are_said_before_the_work(tagger, tmp_path):
+def test_lists_are_json_in_tables_and_known_tags_may_be_ignored(tagger, tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": " "}\n')
     rows, _ = tags(tagger, path, tmp_path / "out.jsonl")
@@ -214,9 +214,5 @@ def test_lists_are_json_in_tables_and_faults_are_said_before_the_work(tagger, tm
     predict(tagger, columns, tmp_path / "out.csv")
     header, row, *_ = (tmp_path / "out.csv").read_text().splitlines()
     assert header == "id,words,label,prediction,probabilities,unknown_share" and '"[""' in row
-    with pytest.raises(ValueError, match="--label_column=: models that tag words read known tags"):
-        tags(tagger, columns, tmp_path / "other.csv", columns={"label": ""})
-    path.write_text('{"text": "a"}\n{"text": ["b"]}\n')
-    with pytest.raises(ValueError, match=r"in.jsonl: both raw texts and lists of words; text 1 "):
-        tags(tagger, path, tmp_path / "refused.jsonl")
-    assert not list(tmp_path.glob("refused*"))
+    _, metrics = tags(tagger, columns, tmp_path / "other.jsonl", columns={"label": ""})
+    assert metrics == {}

@@ -38,14 +38,11 @@ def first(cell, text, name="t.csv"):
 # id: name of the file, content, what is read of it.
 READ = {
     "json array over lines": ("t.json", "\n \n" + json.dumps(OBJECTS, indent=2) + "\n\n", AS_TWO),
-    "json array with a mark": ("t.json", "\ufeff" + json.dumps(OBJECTS), AS_TWO),
     "byte order mark and quotes": ("t.csv", '\ufeff"text","label"\nfine,pos\nbad,neg\n', AS_TWO),
     "mixed line ends": ("t.csv", "text,label\r\nfine,pos\nbad,neg\r", AS_TWO),
     "blank lines": ("t.csv", "text,label\n\nfine,pos\n\n\nbad,neg\n\n", AS_TWO),
-    "blank lines in jsonl": ("t.jsonl", LINES.replace("\n", "\n \n"), AS_TWO),
     "a quote within a cell": first('6" pipe', '6" pipe', "t.tsv"),
     "crlf in quotes": first('"one\r\ntwo"', "one\ntwo"),
-    "blank lines in quotes": first('"one\n\n\ntwo"', "one\n\n\ntwo", "t.tsv"),
     "spaces around a label": ("t.csv", "text,label\nfine, pos \nbad,neg\n", AS_TWO),
     "a column without a name": ("t.csv", ",text,label\n0,fine,pos\n1,bad,neg\n", AS_TWO),
     "empty columns at the end": ("t.csv", "text,label,,\nfine,pos,,\nbad,neg,,\n", AS_TWO),
@@ -53,28 +50,22 @@ READ = {
     "line separators of Unicode": first("a\u2028b\x85c\x0bd\x0ce", "a\u2028b\x85c\x0bd\x0ce"),
     "a mark in the middle": first("\ufefffine", "\ufefffine"),
     "a huge cell": first(f'"{BIG}"', BIG),
-    "a huge cell without quotes": first(BIG, BIG, "t.tsv"),
     "a huge value": ("t.json", json.dumps(OBJECTS).replace("fine", BIG), [(BIG, "pos"), AS_TWO[1]]),
     "None as a label": ("t.csv", "text,label\na,None\nb,NA\n", [("a", "None"), ("b", "NA")]),
-    "semicolons, a comma in a name": ("t.csv", '"a, b";text;label\n1;fine;pos\n2;bad;neg', AS_TWO),
     "commas, a semicolon in quotes": ("t.csv", '"a; b",text,label\n1,fine,pos\n2,bad,neg', AS_TWO),
-    "commas, a semicolon in a name": ("t.csv", "a; b,text,label\n1,fine,pos\n2,bad,neg\n", AS_TWO),
     "a line of separators": ("t.csv", "\ufeffsep=;\r\ntext;label\r\nfine;pos\r\nbad;neg", AS_TWO),
     "separators that are tabs": ("t.csv", '"sep=\t"\n' + TSV, AS_TWO),
-    "a number and a line end in quotes": first('"pay 1,000 or 1,5\nnow"', "pay 1,000 or 1,5\nnow"),
     "; in prose": ("t.csv", 'text;label\n"a; b\nc";pos\nbad;neg', [("a; b\nc", "pos"), AS_TWO[1]]),
-    "separators that are commas": ("t.csv", "sep=,\ntext,label,a;b\nfine,pos,1\nbad,neg,2", AS_TWO),
     "escapes": ("t.json", LINES.replace("fine", r"\u0000\ud800"), [("\0\ufffd", "pos"), AS_TWO[1]]),
-    "lines that begin with labels, in a column of texts": (
+    "lines that look like rows, but for commas of prose": (
         "t.csv",
-        'label,text\n1,"They paid\n1,000 or\n0,5 dollars"\n' + "0,a\n1,b\n" * 4,
-        [("They paid\n1,000 or\n0,5 dollars", "1"), *[("a", "0"), ("b", "1")] * 4],
+        'label,text\n1,"They paid\n1,000 or\n0,5 dollars"\n0,a\n',
+        [("They paid\n1,000 or\n0,5 dollars", "1"), ("a", "0")],
     ),
 }
 for case, codes in {
     "huge": ("12E3456789", "12E3456790"),
     "beyond all exponents": ("1E9999999999999999999", "2E9999999999999999999"),
-    "below all exponents": ("1E-9999999999999999999", "2E-9999999999999999999"),
     "long": ("1234567890123456789012345678901", "1234567890123456789012345678902"),
 }.items():
     rows = [(text, code) for text in "abc" for code in codes]
@@ -125,7 +116,7 @@ def test_files_that_may_be_without_answers(tmp_path):
     ):
         task = task_of(tmp_path, name, content, "test", labels=["pos", "neg"])
         assert text_and_label(task.read("test")) == [("a", label)]
-    with raises_one_line(":2: 'label' is .*; remove the row, or, if no row"):
+    with raises_one_line(":2: 'label' is .*, expected a label"):
         task_of(tmp_path, "t.csv", "text,label\na,\n", "test", labels=["pos", "neg"]).read("test")
 
 
@@ -135,20 +126,16 @@ SEMI = "sep=;\ntext;label\n"
 CSV = {
     "empty file": ("", r"t\.csv:1: empty; expected a line with the names"),
     "a quote that swallows rows": (SEMI + 'x;pos\n"a;pos\nb;neg\nc";neg\n', ":4: .*in line 6 only"),
-    "two files with marks": ('\ufeff"text","label"\na,x\n' * 2, ":3: the header of line 1 again"),
     "a spreadsheet": (b"PK\x03\x04\x14\0\x06\0", r"t\.csv: .* \(\.xlsx\); .*CSV UTF-8"),
-    "other headers": (ONE + "a,x\nText,Label \nc,y\n", ":3: the header of line 1 again"),
-    "a text as label": (ONE + f"x,{'x' * 501}\n", ":2: 'label' has 501 characters, expected"),
+    "two files": (TWO * 2, ":4: the header of line 1 again"),
     "semicolons and a comma in names": (
         "text;label;a,b\nfine;pos;x\n",
-        r":1: no column 'text'.*found 'text;label;a', 'b'; .*begin the file with the line sep=;",
+        r":1: no column 'text'.*found 'text;label;a', 'b'",
     ),
-    "an old spreadsheet": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", r"t\.csv: .*\(\.xls\).*CSV UTF-8"),
     "both labels have a place": (ONE + "a,x\n\nc,X\n", r"t\.csv:4, .*t\.csv:2: labels 'X' and 'x'"),
-    "no header": ("fine,pos\nbad,neg\n", r":1: no column 'text'.*found 'fine', 'pos'"),
     "nothing but a header": (ONE, r"t\.csv: no rows; expected at least one$"),
     "a column twice": ("text,label,text\na,pos,b\n", r":1: several columns 'text'"),
-    "tabs in csv": (TSV, r"columns seem to stand between tabs"),
+    "tabs in csv": (TSV, r":1: no column 'text'.*; \.csv has commas between columns, \.tsv tabs"),
     "a cell too few": (ONE + "a,pos\nb\n", r":3: 1 columns, expected 2: 'text', 'label'"),
     "too many after quoted lines": (ONE + '"a\nb",pos\nb,c,neg\n', r":4 \(row 3\): 3 columns, ex"),
     "a quote never closed": (ONE + '"fine,pos\nbad,neg\n', rf":2: .*never closed.*{QUOTED}"),
@@ -164,24 +151,6 @@ ALIKE = [("01", "1.0"), ("-0", "0"), ("x2", "x²"), ("a b", "ab"), ("SS", "ß"),
 for one, other in ALIKE:
     message = "labels '{}' and '{}' differ only".format(*(x.strip('"') for x in (one, other)))
     CSV[f"{one} and {other}"] = (f"{ONE}a,{one}\nb,{other}\nc,x\n", re.escape(message))
-# Rows that a stray quotation mark joins into one.
-JOINED = {
-    "numbers as labels": ONE + '"size 9,1\nb,0\nc 9",1\nd,0\n',
-    "a comma in prose": ONE + '"12 inch bolt, long one,pos\nb,neg\nc 9",pos\nd,neg\n',
-    "blanks after commas": ONE + '"12 inch bolt, pos\nb, neg\nc 9", pos\nd, neg\n',
-    "a neighbour with a comma": ONE + '"12 inch bolt,pos\nI said, no,neg\nc 9",pos\nd,neg\n',
-    "a blank line between": ONE + '"12 inch bolt, long,pos\n\nb,neg\nc 9",pos\nd,neg\n',
-    "a comma between semicolons": ('id;text;label\n1;"a bolt, long;5\n2;b, c;6\n3;c 9";7\n4;d;8\n'),
-    "labels in the first column": (
-        'label,text\npos,"12 inch, a\nneg,b, c\npos,c 9"\n' + "neg,d\npos,e\n" * 3
-    ),
-    "numbers in prose of twenty rows": (
-        ONE + '"12 inch, 4,0 long,1\n1.5,0\nc 9",0\n' + "size 4.1,0\nsize 4.2,1\n" * 9
-    ),
-}
-for case, content in JOINED.items():
-    last = content[: content.rindex('"')].count("\n") + 1
-    CSV[case] = content, rf":2: a quotation mark here is closed in line {last} only"
 for missing in ("nan", "NaN", "#N/A", "<NA>"):
     message = f"'{missing}' looks like a missing label"
     CSV[missing] = (ONE + f"a,pos\nb,{missing}\nc,neg\n", message)
@@ -201,22 +170,17 @@ ROW = of_labels('"x"').strip()
 REFUSED = {
     **{case: ("t.csv", *rest) for case, rest in CSV.items()},
     "empty array": ("t.json", "[]", r"t\.json: no rows"),
-    "semicolons in tsv": ("t.tsv", "text;label\na;pos\n", r"columns seem to stand between ';'"),
-    "commas in tsv": ("t.tsv", TWO, r"columns seem to stand between commas"),
-    "a row of white space in tsv": ("t.tsv", "text\tlabel\na\tb\n ", ":3: 1 columns, expected 2"),
+    "commas in tsv": ("t.tsv", TWO, r":1: no column 'text'.*; \.csv has commas"),
     "unquoted tsv": ("t.tsv", 'text\tlabel\nx\ta\n"y\tb\nz"\tc\n', f":3: .*line 4 only.*{QUOTED}"),
-    "latin-1 in an array": ("t.json", b'[\n{"text": "\xe9"}]', r":2: byte 0xE9"),
     "an array of numbers": ("t.json", "[1, 2]", r":1: element 1 is no object"),
     "no ending": ("train", TWO, r"expected a name that ends in \.csv .*\.tsv, \.txt .*\.jsonl"),
     "jsonl cut off": ("t.jsonl", LINES[:-5], r":2: not JSON"),
-    "an array in jsonl": ("t.jsonl", json.dumps(OBJECTS), r":1: line 1 is no object"),
     "an array cut off": ("t.json", json.dumps(OBJECTS, indent=1)[:-9], r":8: not JSON"),
     "text after an array": ("t.json", json.dumps(OBJECTS) + "\n[]", ":2: .*column 1: Extra data"),
     "an object of lists": ("t.json", '{"text": ["a"], "label": ["b"]}', r":1: 'text' is \[\"a\"\]"),
     "a field too few there": ("t.json", f'[{ROW},\n{{"text": "a"}}]', ":2: .*'label'; .*'text'"),
     "true and True": ("t.jsonl", of_labels("true", '"true"'), "labels 'True' and 'true' differ"),
     "true and 1": ("t.jsonl", of_labels("1", "true", "2"), ":1, .*:2: .*'1' and 'True' .*truth"),
-    "a key twice there": ("t.json", '[{"text": 1, "text": 2}]', r"t\.json: .*field 'text' twice"),
     "deep nesting": ("t.jsonl", '{"text": ' + "[" * 99_999, r":1: not JSON"),
 }
 for label, shown in (("null", "null"), ('["x"]', r"\["), ("1.5", r"1\.5"), ("NaN", "NaN")):
@@ -232,13 +196,10 @@ def test_refused_in_one_line(tmp_path, case):
 
 NUMBERS = {
     "two": "expected a number$",
-    "": "expected a number; remove the row",
+    "": "expected a number$",
     "nan": "expected a number$",
-    "inf": "expected a number$",
-    '"1,5"': "expected a number; .*decimal point",
+    '"1,5"': "expected a number; use a decimal point",
     "1_000": "expected a number$",
-    "1e39": r":2: 'label' is .*1e39.*, expected a number up to 1e\+18",
-    "-2e19": "the loss squares it in float32; give the numbers in another",
 }
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
 
 from albert_tf.storage.errors import UserError
 from .examples import AnyExample
@@ -18,25 +20,17 @@ _MOST_CONNECTED = 0.25
 
 
 class SharedTexts(NamedTuple):
-    """Which rows must be in the same split.
+    """Which rows must be in the same split. A row without text is a group of its own."""
 
-    Attributes:
-      texts: the comparable texts of each row.
-      groups: the row indices of each group of rows that are connected by equal texts. A row
-        without text shares no text, so it is a group of its own.
-      column: index (0 or -1) of the only text of a pair that counts, or None if both count.
-    """
-
-    texts: list[tuple[str, ...]]
-    groups: list[list[int]]
-    column: int | None
+    texts: list[tuple[str, ...]]  # the comparable texts of each row
+    groups: list[list[int]]  # the indices of rows that are connected by equal texts
+    column: int | None  # index (0 or -1) of the only text of a pair that counts, if any
 
 
 def comparable(text: str) -> str:
-    """Normalises a text, so that texts that may look the same to a model become equal.
+    """Normalises case, accents, white space and Unicode compatibility forms of a text.
 
-    Case, accents, white space and Unicode compatibility forms are normalised. The vocabulary is not
-    used, so the splits are the same for all models.
+    The vocabulary is not used, so the splits are the same for all models.
     """
     if not text.isascii():
         plain = unicodedata.normalize("NFKD", text)
@@ -51,32 +45,31 @@ def shared_texts(examples: Sequence[AnyExample]) -> SharedTexts:
     rows where it is empty, the repeated one). The order of the rows has no effect on the groups.
     """
     texts = [tuple(map(comparable, example.separated)) for example in examples]
-    both = SharedTexts(texts, _connected(texts), None)
-    choices = [both]
-    if max(map(len, both.groups), default=0) > _MOST_CONNECTED * len(texts):
+    choices = [SharedTexts(texts, _connected(texts), None)]
+    if _largest(choices[0]) > _MOST_CONNECTED * len(texts):
         for column in (0, -1):
             alone: list[tuple[str, ...]] = [(row[column] or row[~column],) for row in texts]
             choices.append(SharedTexts(alone, _connected(alone), column))
-    return min(choices, key=lambda choice: max(map(len, choice.groups), default=0))
+    return min(choices, key=_largest)
+
+
+def _largest(shared: SharedTexts) -> int:
+    return max(map(len, shared.groups), default=0)
 
 
 def _connected(texts: Sequence[Sequence[str]]) -> list[list[int]]:
     """Returns the row indices of each connected group; see SharedTexts."""
-    parents = [*range(len(texts))]
-    rows_of: dict[str, int] = {}
-
-    def root(place: int) -> int:
-        while parents[place] != place:
-            # Shortens the path for later calls.
-            parents[place] = place = parents[parents[place]]
-        return place
-
-    for place, of_row in enumerate(texts):
-        for text in filter(None, of_row):
-            parents[root(place)] = root(rows_of.setdefault(text, place))
+    row_of: dict[str, int] = {}  # maps a text to its first row
+    pairs = [
+        (place, row_of.setdefault(text, place))
+        for place, of_row in enumerate(texts)
+        for text in filter(None, of_row)
+    ]
+    rows, firsts = np.reshape(pairs, [-1, 2]).astype(int).T
+    graph = sparse.coo_array((np.ones(len(rows), bool), (rows, firsts)), [len(texts)] * 2)
     groups: dict[int, list[int]] = {}
-    for place in range(len(texts)):
-        groups.setdefault(root(place), []).append(place)
+    for place, group in enumerate(csgraph.connected_components(graph, directed=False)[1].tolist()):
+        groups.setdefault(group, []).append(place)
     return [*groups.values()]
 
 
@@ -85,12 +78,10 @@ def split_off_dev(
 ) -> np.ndarray:
     """Returns which examples are moved to dev, bool [n], based only on their texts and classes.
 
-    Examples that share a text (see shared_texts) are in the same split. Each stratum (see _strata)
-    contributes the same share of its rows to dev, up to rounding. Groups are assigned in the order
-    of a hash of their texts, so the row order has no effect and an additional row moves few other
-    rows. If a group has more rows of a stratum than dev still needs, it is
-    assigned to dev only if this brings dev closer to its quotas. Raises a UserError if train or dev
-    is empty.
+    Examples of a group are in the same split. Each stratum (see _strata) contributes the same share
+    of its rows to dev, up to rounding. Groups are assigned in the order of a hash of their texts,
+    so the row order has no effect and an additional row moves few other rows. Raises a UserError if
+    train or dev is empty.
     """
     strata = _strata(examples, shared)
     missing = _quotas(Counter(strata), fraction)
@@ -109,16 +100,10 @@ def split_off_dev(
             missing.subtract(of_group)
             is_dev[places] = True
     if is_dev.all() or not is_dev.any():
-        texts, labels = len({*shared.texts}), len({example.classes for example in examples})
-        swapped = ""
-        if texts < labels:
-            swapped = (
-                f"{texts:,} texts differ, and {labels:,} labels: are the columns swapped? Else "
-            )
         raise UserError(
             f"--dev_fraction={fraction} of {len(examples):,} rows leaves no row for "
-            f"{'training' if is_dev.all() else 'dev'} (equal texts stay on one side): "
-            f"{swapped}choose another share, or give --dev_file"
+            f"{'training' if is_dev.all() else 'dev'} (equal texts stay on one side): choose "
+            "another share, or give --dev_file"
         )
     return is_dev
 
@@ -126,10 +111,9 @@ def split_off_dev(
 def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
     """Returns the fold of each example (from 1), based only on the texts and classes.
 
-    Examples that share a text (see shared_texts) are in the same fold. Groups are assigned in
-    descending order of size, and groups of equal size in the order of a hash. Each group is added
-    to the fold with the smallest shares of the group's classes and numbers of occurrences (see
-    _strata), or to the smallest of these folds.
+    Groups of shared_texts stay together. They are assigned in descending order of size, and groups
+    of equal size in the order of a hash. Each group is added to the fold with the smallest shares
+    of the group's classes and numbers of occurrences (see _strata), or to the smallest of these.
     """
     shared = shared_texts(examples)
     texts, groups, _ = shared
@@ -154,31 +138,23 @@ def fold_numbers(examples: list[AnyExample], folds: int) -> list[int]:
     return numbers
 
 
-def occurrences(shared: SharedTexts) -> np.ndarray:
-    """Returns 0 for a row without text, 1 if its text occurs once, otherwise 2; int64 [n]."""
-    numbers = np.full(len(shared.texts), 2)
+def _strata(examples: Sequence[AnyExample], shared: SharedTexts) -> list[tuple[tuple, int]]:
+    """Returns the classes of each row, and its occurrences.
+
+    These are 0 for a row without text, 1 if its text occurs once, otherwise 2. Without them, dev
+    would have more texts that occur once than the file.
+    """
+    numbers = [2] * len(examples)
     for place, *others in shared.groups:
         if not others:
-            numbers[place] = any(shared.texts[place])
-    return numbers
-
-
-def _strata(examples: Sequence[AnyExample], shared: SharedTexts) -> list[tuple[tuple, int]]:
-    """Returns the classes and the `occurrences` of each row.
-
-    Without the occurrences, texts that occur once would fill the room that larger groups leave, so
-    dev would have more of them than the file.
-    """
-    numbers = occurrences(shared).tolist()
+            numbers[place] = int(any(shared.texts[place]))
     return [(example.classes, number) for example, number in zip(examples, numbers)]
 
 
 def _quotas(totals: Counter, fraction: float) -> Counter:
-    """Returns the number of dev rows for each stratum.
+    """Returns the number of dev rows for each stratum. Rounding errors do not accumulate.
 
-    Rounding errors do not accumulate: if there are 1,000 combinations of classes with one row each,
-    a fraction of 0.1 gives 100 dev rows. A stratum of a single class keeps at least one row in
-    train.
+    A stratum of a single class keeps at least one row in train.
     """
     quotas: Counter = Counter()
     before = end = 0

@@ -54,8 +54,7 @@ class Sequences:
     def unknown_shares(self, owners: Sequence[int], tokenizer: AlbertTokenizer) -> np.ndarray:
         """Returns AlbertTokenizer.unknown_shares of each example, float32 [examples].
 
-        A piece is counted once for each option or window that contains it. For `owners` see
-        Task.owners. Every example must have a sequence.
+        A piece is counted once for each option or window that contains it. See Task.owners.
         """
         firsts = np.flatnonzero(np.diff(owners, prepend=-1))
         places = np.append(firsts, len(owners)) * self.sequences_per_example
@@ -108,11 +107,7 @@ def in_blocks(
 def pack_in_blocks(
     examples: list, block_size: int, pack: Callable[[list, int], Packed]
 ) -> tuple[Sequences, list]:
-    """Packs all examples. Returns unpadded sequences without labels, and the features.
-
-    Fine-tuning, `predict` and exports share the code for packing, albert_tf.text. It takes 1.0 to
-    1.5 times as long as the Python tokenizer (tests/benchmarks/README.md, Data speed).
-    """
+    """Packs all examples. Returns unpadded sequences without labels, and the features."""
     blocks, features, first = [[np.zeros(0, np.int32)] * 4], [], 0
     with on_host():
         for block in in_blocks(examples, block_size):

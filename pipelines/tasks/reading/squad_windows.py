@@ -9,9 +9,6 @@ from albert_tf.text.in_graph import on_host
 from albert_tf.text.tokenization import AlbertTokenizer
 from .sequences import in_blocks
 
-# Maximum number of texts to align at once.
-_BLOCK_TEXTS = 256
-
 
 @dataclasses.dataclass(frozen=True)
 class Paragraph:
@@ -19,10 +16,8 @@ class Paragraph:
 
     Attributes:
       pieces: int32 [pieces], the ids of the pieces.
-      starts: int32 [pieces], index of each piece's first character in the original text. The space
-        before a word belongs to the word's first piece.
-      ends: int32 [pieces], index of each piece's last character. Pieces may share a character: ½
-        has the pieces `1`, `⁄` and `2`.
+      starts, ends: int32 [pieces], index of each piece's first and last character in the text. The
+        space before a word belongs to its first piece. The pieces `1`, `⁄` and `2` share ½.
     """
 
     pieces: np.ndarray
@@ -45,8 +40,8 @@ class Window:
       paragraph: the whole paragraph.
       first, last: the window contains paragraph.pieces[first:last].
       offset: position of the window's first piece in the sequence.
-      is_max_context: bool [last - first], whether this window has the most context on both sides of
-        the piece. True in exactly one window per piece.
+      is_max_context: bool [last - first], whether of all windows, this one has the most context on
+        both sides of the piece.
     """
 
     example: int
@@ -70,7 +65,7 @@ class Window:
 def read_paragraphs(texts: list[str], tokenizer: AlbertTokenizer) -> list[Paragraph]:
     """Tokenizes texts and aligns the pieces with the characters."""
     paragraphs = []
-    for block in in_blocks(texts, _BLOCK_TEXTS, len):
+    for block in in_blocks(texts, 256, len):
         with on_host():
             aligned = tokenizer.in_graph().align(tf.constant(block))
         ends = aligned.pieces.row_limits().numpy()[:-1]

@@ -3,13 +3,12 @@
 import csv
 import dataclasses
 import decimal
-import difflib
 import io
 import json
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from albert_tf.storage import files
@@ -22,19 +21,10 @@ _SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 QUOTING = ("csv", "none")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_MAX_LABEL = 500  # characters
-# The loss squares numbers. The square of a larger number may overflow float32.
-_MAX_NUMBER = 1e18
 # For labels that are numbers: long numbers are not rounded, and 1E3456789 does not overflow.
-_EXACT = decimal.Context(
-    prec=_MAX_LABEL,
-    Emin=decimal.MIN_EMIN,
-    Emax=decimal.MAX_EMAX,
-    traps=[decimal.InvalidOperation, decimal.Overflow, decimal.Underflow],
-)
+_EXACT = decimal.Context(prec=500, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
 # Does not match a comma before exactly three digits, which may be a thousands separator.
 _DECIMAL_COMMA = re.compile(r"^([+-]?\d+),(\d{1,2}|\d{4,})$")
-_ANY_COMMA = re.compile(r"\s*[+-]?[\d.]*,\d+\s*")
 _INVISIBLE = ("Cc", "Cf")  # control characters, U+200B, U+FEFF and the like
 
 
@@ -51,14 +41,12 @@ def read_table(
     Blank lines are skipped. In a table with a single column they are empty texts instead.
 
     Args:
-      path: .csv (commas or semicolons, see rows.read_cells), .tsv or .txt, with strings as values;
-        .jsonl, one object per line; .json, an array of objects or one object per line. All of these
-        may be compressed. Or .parquet, with rows numbered from 1.
+      path: .csv, .tsv or .txt, with strings as values; .jsonl; .json, an array of objects or one
+        object per line. All of these may be compressed. Or .parquet, with rows numbered from 1.
       columns: names of the columns to read.
       header: names of all columns, if the file has no header.
       leave_out_broken_rows: skip rows with a wrong number of columns, and print their number.
-      quoting: "csv": the quoting of spreadsheets and pandas. "none": quotation marks are ordinary
-        characters. Ignored for JSON.
+      quoting: "csv" or "none", see --quoting. Ignored for JSON.
       absent: a field that is missing in the first JSON object and must be missing in all others.
 
     Raises:
@@ -112,14 +100,11 @@ def read_rows(
     """Yields the rows of a table. Unless `needs_answers`, the label column may be missing.
 
     `columns` maps a field to its column, or to None if there is no such column. Without a column
-    for `id`, rows are numbered from `first`. For other arguments see read_table.
-
-    Raises:
-      UserError: see read_table; also if a column has a name similar to the missing label column.
+    for `id`, rows are numbered from `first`. For other arguments and errors see read_table.
     """
     present = {field: column for field, column in columns.items() if column}
-    absent = None
-    if not needs_answers and "label" in present and not _has_label(path, present, quoting):
+    absent, may_be_absent = None, "label" in present and not needs_answers
+    if may_be_absent and present["label"] not in column_names(path, quoting):
         absent = present.pop("label")
     rows = read_table(path, [*present.values()], quoting=quoting, absent=absent, **table_arguments)
     yield from as_rows(((f"{path}:{number}", cells) for number, cells in rows), present, first)
@@ -134,22 +119,6 @@ def as_rows(
         if "id" in columns:
             name = as_text(str(cells[columns["id"]]), columns["id"], where)
         yield Row(where, name, columns, {field: cells[columns[field]] for field in columns})
-
-
-def _has_label(path: str, columns: Mapping[str, str], quoting: str) -> bool:
-    column = columns["label"]
-    names = column_names(path, quoting)
-    if column in names:
-        return True
-    plain = {label_key(name): name for name in names if name not in columns.values()}
-    if found := difflib.get_close_matches(label_key(column), plain, n=1, cutoff=0.75):
-        close = plain[found[0]]
-        raise UserError(
-            f"{path}: no column {column!r}, but {close!r}: rename it if it holds the answers; if "
-            f"there are none, give {close!r} a name that is less like {column!r}, or, in "
-            "pipelines.predict, name no column: --label_column="
-        )
-    return False
 
 
 def _separator(path: str) -> str | None:
@@ -188,10 +157,9 @@ def _named_cells(
             if len(header) > 1:
                 continue
             cells = [""]
-        if header_line and len(header) > 1 and _is_header(cells, header):
+        if header_line and len(header) > 1 and cells == header:
             raise UserError(
-                f"{path}:{number}: the header of line {header_line} again: files seem to have been "
-                "concatenated; remove this line, or give the files separately"
+                f"{path}:{number}: the header of line {header_line} again; remove this line"
             )
         if len(cells) == len(header):
             yield number, {column: cells[place] for column, place in places}
@@ -205,17 +173,10 @@ def _named_cells(
         print(f"{path}: skipped {broken_rows} rows with a wrong number of columns")
 
 
-def _is_header(cells: Sequence[str], header: Sequence[str]) -> bool:
-    # After a byte order mark the csv module treats quotation marks as characters.
-    first = cells[0].removeprefix("\ufeff").strip('"')
-    return [cell.strip().casefold() for cell in (first, *cells[1:])] == [
-        name.strip().casefold() for name in header
-    ]
-
-
 def _check_header(path: str, line: Place, header: Sequence[str], columns: Sequence[str]) -> None:
     """Raises a UserError unless the header contains each column exactly once."""
     expected = "expected a line with the names of the columns"
+    hint = "; .csv has commas between columns, .tsv tabs" * (len(header) == 1)
     if not header:
         raise UserError(f"{path}:{line}: empty; {expected}")
     for column in columns:
@@ -223,20 +184,9 @@ def _check_header(path: str, line: Place, header: Sequence[str], columns: Sequen
             continue
         found = "several columns" if column in header else "no column"
         raise UserError(
-            f"{path}:{line}: {found} {column!r}; {expected}, found {_listed(header)}"
-            f"{_hint_at_separator(path, header)}{_hint_at_pair(column, header)}; see the column "
-            "flags in --help"
+            f"{path}:{line}: {found} {column!r}; {expected}, found {_listed(header)}{hint}; see "
+            "the column flags in --help"
         )
-
-
-def _hint_at_separator(path: str, header: Sequence[str]) -> str:
-    if len(header) == 1:
-        for mark, name in {";": "';'", ",": "commas", "\t": "tabs"}.items():
-            if mark in header[0]:
-                return f"; its columns seem to stand between {name}: name or save it accordingly"
-    elif ending(path) == ".csv" and any(";" in name for name in header):
-        return "; if ';' separates its columns, begin the file with the line sep=;"
-    return ""
 
 
 def _read_json(path: str, columns: Sequence[str], absent: str | None) -> Iterator[tuple[int, dict]]:
@@ -256,18 +206,9 @@ def require_fields(
     for column in columns:
         if column not in record:
             raise UserError(
-                f"{where}: no field {column!r}; the row has {_listed(record)}"
-                f"{_hint_at_pair(column, record)}; see the column flags in --help, or columns= in "
-                "Python"
+                f"{where}: no field {column!r}; the row has {_listed(record)}; see the column "
+                "flags in --help, or columns= in Python"
             )
-
-
-def _hint_at_pair(column: str, columns: Collection[str]) -> str:
-    """Returns how to name two columns, if `column` is a list of them."""
-    parts = [part.strip() for part in column.split(",")]
-    if len(parts) != 2 or not {*parts} <= {*columns}:
-        return ""
-    return f"; for two texts give --text_column={parts[0]} --text_pair_column={parts[1]}"
 
 
 def as_text(value: object, column: str, where: str) -> str:
@@ -279,18 +220,10 @@ def as_text(value: object, column: str, where: str) -> str:
 
 
 def as_label(value: object, column: str, where: str) -> str:
-    """Converts a value to a label. It must be a non-empty string, an integer or a bool.
-
-    Long strings are refused, because the column may contain the texts instead of labels.
-    """
+    """Converts a value to a label. It must be a non-empty string, an integer or a bool."""
     label = as_text(str(value), column, where).strip()
     if not isinstance(value, (str, int)) or not label:
         raise UserError(f"{where}: {column!r} is {_shown(value)}, expected a label")
-    if len(label) > _MAX_LABEL:
-        raise UserError(
-            f"{where}: {column!r} has {len(label):,} characters, expected a label of at most "
-            f"{_MAX_LABEL}: does it hold the texts?"
-        )
     return label
 
 
@@ -319,15 +252,8 @@ def as_number(value: Any, column: str, where: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        point = ""
-        if _ANY_COMMA.fullmatch(str(value)):
-            point = "; use a decimal point instead of a comma, and no thousands separators"
+        point = "; use a decimal point instead of a comma" if "," in str(value) else ""
         raise UserError(f"{where}: {column!r} is {_shown(value)}, expected a number{point}")
-    if abs(number) > _MAX_NUMBER:
-        raise UserError(
-            f"{where}: {column!r} is {_shown(value)}, expected a number up to {_MAX_NUMBER:.0e}: "
-            "the loss squares it in float32; give the numbers in another unit"
-        )
     return number
 
 

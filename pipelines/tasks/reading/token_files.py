@@ -15,8 +15,6 @@ from .examples import AnyExample
 from .rows import read_text_lines
 from .tables import Row, as_label, as_text, read_rows
 
-_BOUNDARY = "-DOCSTART-"  # CoNLL-2003's line between documents
-
 
 @dataclasses.dataclass(frozen=True)
 class TokenExample(AnyExample):
@@ -37,27 +35,23 @@ class TokenExample(AnyExample):
 
     @property
     def is_answered(self) -> bool:
-        """See AnyExample."""
         return self.tags is not None
 
     @property
     def separated(self) -> tuple[str, ...]:
-        """See AnyExample."""
         return (" ".join(self.words),)
 
     def inputs(self) -> dict[str, Sequence[str]]:
-        """See AnyExample."""
         return {"words": self.words}
 
 
 # The default columns or fields of words and tags.
 #
-# JSON lines (.jsonl, .json) have one of two layouts. Either `text` is a list of words and `label` a
-# list of their tags, or `text` is a string and `label` a list of spans in characters:
-# {"start", "end", "label"} or [start, end, label]. Other files have CoNLL's columns, with one word
-# per line and a blank line between texts. There, `text` and `label` are column numbers, counted
-# from 0, or from the end if negative. The defaults are the first and the last column (.conllu: 1
-# and 3). `id` is only used for JSON lines.
+# In JSON lines (.jsonl, .json), either `text` is a list of words and `label` a list of their tags,
+# or `text` is a string and `label` a list of spans in characters: {"start", "end", "label"} or
+# [start, end, label]. Other files have CoNLL's columns, with one word per line and a blank line
+# between texts. There, `text` and `label` are column numbers, from the end if negative. The
+# defaults are the first and the last column (.conllu: 1 and 3). `id` is only used for JSON lines.
 FIELDS = {"text": "text", "label": "label", "id": None}
 
 
@@ -66,8 +60,7 @@ def iterate_examples(
 ) -> Iterator[TokenExample]:
     """Yields the texts of a file, numbered from `first`. Raises a UserError for an empty file.
 
-    The ending of the name selects JSON or .conllu. Files with other endings are read as CoNLL's
-    columns. Files may be compressed.
+    The name's ending selects JSON or .conllu. Other files are read as CoNLL's columns.
     """
     if ending(path) == ".csv":
         raise UserError(
@@ -77,11 +70,11 @@ def iterate_examples(
     if ending(path) in (".json", ".jsonl"):
         yield from map(example_of_row, read_rows(path, first, needs_tags, columns))
         return
-    texts = _read_conll(path, columns, first, needs_tags)
-    if (example := next(texts, None)) is None:
+    example = None
+    for example in _read_conll(path, columns, first, needs_tags):
+        yield example
+    if example is None:
         raise UserError(f"{path}: no texts; expected at least one")
-    yield example
-    yield from texts
 
 
 def _read_conll(
@@ -107,7 +100,7 @@ def _read_conll(
                 places = range(-number_of_columns, number_of_columns)
                 if word_place not in places:
                     raise UserError(f"{where}: no column {word_place} of words; see --text_column")
-                has_tags = number_of_columns > 1 and tag_place in places
+                has_tags = number_of_columns > 1 and tag_place in places and columns["label"]
                 if needs_tags and not has_tags:
                     raise UserError(
                         f"{where}: {number_of_columns} columns, expected a word and, in column "
@@ -131,12 +124,12 @@ def _read_conll(
 
 
 def _is_boundary(numbered: tuple[int, str]) -> bool:
-    return not numbered[1].strip() or numbered[1].startswith(_BOUNDARY)
+    # The mark is CoNLL-2003's line between documents.
+    return not numbered[1].strip() or numbered[1].startswith("-DOCSTART-")
 
 
 def _column_number(columns: Mapping[str, str | None], field: str, default: int) -> int:
-    column = columns[field]
-    if column is None or column == FIELDS[field]:
+    if (column := columns[field]) in (None, FIELDS[field]):
         return default
     try:
         return int(column)

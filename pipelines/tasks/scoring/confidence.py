@@ -11,8 +11,6 @@ from albert_tf.jobs.decision import TEMPERATURES
 from albert_tf.metrics import wilson_interval
 from .metrics import figures_of_label, rounded_down
 
-_BINS = 15
-# Precisions for which thresholds are computed.
 PRECISIONS = (0.9, 0.95, 0.99)
 # Minimum number of rows for a threshold or a temperature. With fewer rows they are unreliable.
 _FEWEST_ROWS = 20
@@ -71,8 +69,8 @@ def calibration_error(best: np.ndarray, right: np.ndarray) -> float:
 
     Source: Guo et al. 2017, section 2.
     """
-    bins = np.minimum((best * _BINS).astype(int), _BINS - 1)
-    differences = np.bincount(bins, weights=best - right, minlength=_BINS)
+    bins = np.minimum((best * 15).astype(int), 14)
+    differences = np.bincount(bins, weights=best - right)
     return float(np.abs(differences).sum() / len(best))
 
 
@@ -85,9 +83,9 @@ def tempered(probabilities: np.ndarray, temperature: float) -> np.ndarray:
 def fit_temperature(answers: np.ndarray, probabilities: np.ndarray) -> float | None:
     """Returns the temperature that minimises the negative log-likelihood, with 3 digits.
 
-    For the arguments see `confidence`. Returns None if there are fewer than 20 rows, or if all
-    predictions are correct. In the latter case, a lower temperature would always be better. Also
-    returns None if chance explains the gain (likelihood-ratio test at 5 %).
+    For the arguments see `confidence`. Returns None for fewer than 20 rows, or if all predictions
+    are correct: a lower temperature would always be better. Also returns None if chance explains
+    the gain (likelihood-ratio test at 5 %).
 
     Source: Guo et al. 2017, section 4.2.
     """
@@ -108,11 +106,9 @@ def fit_temperature(answers: np.ndarray, probabilities: np.ndarray) -> float | N
 def thresholds(best: np.ndarray, right: np.ndarray) -> dict[str, dict]:
     """Maps each of PRECISIONS to the lowest probability threshold that reaches it, if any.
 
-    For the arguments see `calibration_error`. `min_probability` is the threshold, rounded down to 6
-    decimals. `precision` and its 95 % `interval` refer to the rows at or above the threshold.
-    `share` is their share of all rows. A precision is omitted if no threshold with at least 20 rows
-    reaches it. Thresholds are chosen on these rows, so the precision on other rows is lower on
-    average.
+    For the arguments see `calibration_error`. `precision` and its 95 % `interval` refer to the rows
+    at or above `min_probability`, and `share` is their share of all rows. A precision is omitted if
+    no threshold with at least 20 rows reaches it. On other rows, precision is lower on average.
     """
     values, hits, counts = _possible_thresholds(best, right)
     found = {}
@@ -136,8 +132,7 @@ def label_thresholds(
 
     `known`, bool [n, labels], is True if a row has a label. `probabilities` are float64
     [n, labels]. `threshold` and `f1_at_threshold` are omitted for labels with fewer than 20 rows
-    and for labels whose F1 is best at 0.5. Thresholds are chosen on these rows, so F1 on other rows
-    is lower on average.
+    and for labels whose F1 is best at 0.5. On other rows, F1 is lower on average.
     """
     found = {}
     for place, label in enumerate(labels):

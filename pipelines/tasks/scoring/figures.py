@@ -38,7 +38,7 @@ def draw_learning_curves(model_dir: str) -> str:
 def draw_confusion_matrix(path: str, labels: Sequence[str], counts: np.ndarray) -> str:
     """Draws a confusion matrix. Returns the path of the PNG file.
 
-    There must be at most MOST_LABELS labels. `counts` is the result of metrics.confusion_matrix.
+    There must be at most MOST_LABELS labels. `counts` is int64 [labels, predictions].
     """
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
     side = 2.5 + 0.5 * len(labels)

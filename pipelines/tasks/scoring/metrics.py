@@ -45,23 +45,10 @@ def rounded_down(probabilities: np.ndarray) -> np.ndarray:
     return np.where(nearest > probabilities, np.round(nearest - 1e-6, 6), nearest)
 
 
-def confusion_matrix(answers: np.ndarray, predictions: np.ndarray, num_labels: int) -> np.ndarray:
-    """Returns the number of rows for each label and prediction, int64 [labels, labels].
-
-    `answers` and `predictions` are label indices, int [n].
-    """
-    counts = np.zeros([num_labels, num_labels], np.int64)
-    np.add.at(counts, (answers, predictions), 1)
-    return counts
-
-
 class Counts(NamedTuple):
-    """Sums over the cells of confusion matrices, float64 [draws, labels] each.
+    """Numbers of rows that are predicted correctly, with each label, and with each prediction.
 
-    Attributes:
-      right: number of correctly predicted rows of each label.
-      rows: number of rows of each label.
-      predicted: number of rows with each prediction.
+    Each is float64 [draws, labels].
     """
 
     right: np.ndarray
@@ -72,11 +59,10 @@ class Counts(NamedTuple):
 def intervals(counts: np.ndarray, metrics: Sequence[str]) -> dict[str, list[float]]:
     """Returns a dict that maps metrics to their 95 % confidence intervals [low, high].
 
-    `counts` is the result of confusion_matrix. Accuracy gets the Wilson interval. F1 and Matthews'
-    correlation get a bootstrap interval: the central 95 % of the values over 1,000 resamples (at
-    least 200 if `counts` is very large). A metric is omitted if all resamples give the same value,
-    for example because all rows are correct. Regression metrics are always omitted. Without rows
-    the dict is empty.
+    `counts` is a confusion matrix [labels, predictions]. Accuracy gets the Wilson interval. F1 and
+    Matthews' correlation get a bootstrap interval: the central 95 % of the values over 1,000
+    resamples (at least 200 if `counts` is very large). A metric is omitted if all resamples give
+    the same value. Without rows the dict is empty.
     """
     found: dict[str, list[float]] = {}
     total = int(counts.sum())
@@ -84,7 +70,15 @@ def intervals(counts: np.ndarray, metrics: Sequence[str]) -> dict[str, list[floa
         return found
     if "accuracy" in metrics:
         found["accuracy"] = list(wilson_interval(float(np.trace(counts)), total))
-    drawn = draw_again(counts, max(_FEWEST_DRAWS, min(_DRAWS, _CELLS // np.count_nonzero(counts))))
+    # Only draw and store cells that are not empty.
+    answers, predictions = np.nonzero(counts)
+    draws = max(_FEWEST_DRAWS, min(_DRAWS, _CELLS // len(answers)))
+    shares = counts[answers, predictions] / total
+    cells = np.random.default_rng(0).multinomial(total, shares, draws)  # [draws, cells]
+    drawn = Counts(*np.zeros([3, draws, len(counts)]))
+    np.add.at(drawn.right.T, answers, np.where(answers == predictions, cells, 0).T)
+    np.add.at(drawn.rows.T, answers, cells.T)
+    np.add.at(drawn.predicted.T, predictions, cells.T)
     return found | _middles({name: FIGURES[name](drawn) for name in metrics if name in FIGURES})
 
 
@@ -114,19 +108,6 @@ def _middles(drawn: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
         for name, values in drawn.items()
         if np.ptp(values) > 0
     }
-
-
-def draw_again(counts: np.ndarray, draws: int) -> Counts:
-    """Resamples all rows with replacement, `draws` times. Only stores non-empty cells."""
-    answers, predictions = np.nonzero(counts)
-    weights = counts[answers, predictions]
-    total = weights.sum()
-    drawn = np.random.default_rng(0).multinomial(total, weights / total, draws)  # [draws, cells]
-    found = Counts(*np.zeros([3, draws, len(counts)]))
-    np.add.at(found.right.T, answers, np.where(answers == predictions, drawn, 0).T)
-    np.add.at(found.rows.T, answers, drawn.T)
-    np.add.at(found.predicted.T, predictions, drawn.T)
-    return found
 
 
 def _f1(counts: Counts) -> np.ndarray:
@@ -166,7 +147,7 @@ FIGURES_OF_SETS = {
 
 
 def figures_of_labels(counts: np.ndarray, labels: Sequence[str]) -> dict[str, dict]:
-    """Returns figures_of_label for each label. `counts` is the result of confusion_matrix."""
+    """Returns figures_of_label for each label. `counts` is a confusion matrix."""
     rows, predicted = (counts.sum(axis=axis).tolist() for axis in (1, 0))
     figures = zip(np.diag(counts).tolist(), rows, predicted)
     return {label: figures_of_label(*numbers) for label, numbers in zip(labels, figures)}

@@ -10,9 +10,6 @@ from albert_tf.answering.spans import NO_SPAN_SCORE, best_spans, null_odds
 from albert_tf.text.in_graph import on_host
 from ..reading.squad_windows import Window
 
-# Number of spans per answer to consider in a window. Several spans may give the same answer, if
-# they only differ in a space.
-_SPANS_PER_ANSWER = 4
 # Maximum number of windows whose spans are scored at once. All spans of one take up to 500 kB.
 _WINDOWS_AT_ONCE = 128
 
@@ -42,14 +39,14 @@ def find_answers(
     max_answer_length: int,
     n_best_size: int,
 ) -> Iterator[Answer]:
-    """Yields the answer to each question, given the context of each question.
+    """Yields the answer to each question, given its context.
 
     A span is only considered in the window where its start has the maximum context. `windows` are
-    the windows of the first question, of the second, and so on. `outputs` are the model's outputs
-    for them; see best_spans.
+    in the order of the questions. `outputs` are the model's outputs for them; see best_spans.
     """
     has_beams = "start_logits" not in outputs[0]
-    count = len(outputs[0]["end_top_index"]) if has_beams else n_best_size * _SPANS_PER_ANSWER
+    # Several spans give the same answer if they only differ in a space.
+    count = len(outputs[0]["end_top_index"]) if has_beams else n_best_size * 4
 
     def spans_of_windows():
         for begin in range(0, len(windows), _WINDOWS_AT_ONCE):

@@ -47,10 +47,8 @@ def score_v1(
     Each question has one or more answers, and the best match counts. If a prediction is None, its
     score is 0.
     """
-    return {
-        name: _percentage(_best_of_each(compare, truths, predictions))
-        for name, compare in (("exact_match", exact_match), ("f1", f1))
-    }
+    metrics = {"exact_match": exact_match, "f1": f1}
+    return {n: _percentage(_best_of_each(of, truths, predictions)) for n, of in metrics.items()}
 
 
 def _best_of_each(
@@ -72,12 +70,11 @@ def score_v2(
     null_odds: Sequence[float] | None = None,
     null_threshold: float = 1.0,
 ) -> dict[str, float]:
-    """Returns SQuAD 2.0's metrics in per cent.
+    """Returns SQuAD 2.0's metrics in per cent: `exact_match` and `f1`.
 
-    The metrics are `exact_match` and `f1`. With the prefixes `has_answer_` and `no_answer_`, they
-    are also computed for questions with and without an answer, if there are any. If `null_odds` is
-    given, `best_exact_match`, `best_f1` and `best_..._threshold` are computed at the threshold that
-    is best for these questions. They are optimistic for other questions.
+    With the prefixes `has_answer_` and `no_answer_`, they cover questions with and without an
+    answer, if there are any. Given `null_odds`, `best_exact_match`, `best_f1` and
+    `best_..._threshold` use the threshold that is best for these questions.
 
     Args:
       truths: the correct answers of each question. Questions without any are unanswerable.
@@ -117,9 +114,6 @@ def _best_threshold(
     raw: np.ndarray, odds: np.ndarray, has_answer: np.ndarray, answered: np.ndarray
 ) -> tuple[float, float]:
     """Returns the best value of a metric over all thresholds on `odds`, and the best threshold.
-
-    Thresholds are tried in ascending order. The first answers no question, and each further
-    threshold also answers the question with the next higher odds.
 
     Source: evaluate-v2.0.py, find_best_thresh.
     Deviation: if it is best to answer no question, the threshold is the lowest odds minus 1. The

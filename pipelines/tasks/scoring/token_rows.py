@@ -90,24 +90,18 @@ def score_rows(
     def entities() -> Iterator[Sequence[set[tuple]]]:
         """Yields known and predicted entities of each row. Also stores the tags of its words."""
         for row in itertools.chain([first], rows):
-            answers, example = (row["label"], row["prediction"]), row.get("example")
-            tags: Sequence[Sequence[str]]
-            if example:
-                tags = (example.tags, row["tagged"][0])
-            elif "text" not in row:
-                tags = answers
-            else:
+            tags: Sequence = (row["label"], row["prediction"])
+            answers = tags
+            if "example" in row:
+                tags = row["example"].tags, row["tagged"][0]
+            elif "text" in row:
                 tags = () if marks_entities else [[s["label"] for s in spans] for spans in answers]
             for of_words, places in zip(tags, (known, found)):
                 places.extend(place_of[tag] for tag in of_words)
-            if not marks_entities:
-                continue
-            if example and example.text is not None:
-                yield set(example.entities), spans_of_tags(example, row["tagged"][0])
-            elif tags:
-                yield [set(find_entities(of_words)) for of_words in tags]
-            else:
+            if "text" in row:
                 yield [{(s["start"], s["end"], s["label"]) for s in spans} for spans in answers]
+            elif marks_entities:
+                yield [set(find_entities(of_words)) for of_words in tags]
 
     scores = score_entities(entities(), types or ())
     metrics = scores if marks_entities else {}

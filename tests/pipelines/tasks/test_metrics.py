@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
-from sklearn.metrics import precision_recall_fscore_support
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from pipelines.tasks.running import seed_run
 from pipelines.tasks.scoring import metrics
@@ -35,12 +35,11 @@ def rows(number, num_labels, seed):
 
 
 @pytest.mark.parametrize("name", metrics.FIGURES)
-@pytest.mark.parametrize("number", [3, 40])
-def test_figures_of_confusion_matrices_are_those_of_rows(name, number):
+def test_figures_of_confusion_matrices_are_those_of_rows(name):
     num_labels = 2 if name == "f1" else 4
-    pairs = [rows(number, num_labels, seed) for seed in range(20)]
-    pairs.append((np.zeros(number, int), np.zeros(number, int)))  # one label only
-    matrices = np.stack([metrics.confusion_matrix(*pair, num_labels) for pair in pairs])
+    pairs = [rows(number, num_labels, number) for number in (3, 4, 5, 40, 41)]
+    pairs.append((np.zeros(3, int), np.zeros(3, int)))  # one label only
+    matrices = np.stack([confusion_matrix(*pair, labels=range(num_labels)) for pair in pairs])
     right = np.diagonal(matrices, axis1=1, axis2=2)
     counts = metrics.Counts(right, matrices.sum(axis=2), matrices.sum(axis=1))
     expected = [METRICS[name](*pair) for pair in pairs]
@@ -49,7 +48,9 @@ def test_figures_of_confusion_matrices_are_those_of_rows(name, number):
 
 def test_figures_of_labels():
     answers, predictions = np.array([0, 0, 0, 1, 1]), np.array([0, 0, 1, 1, 0])
-    found = metrics.figures_of_labels(metrics.confusion_matrix(answers, predictions, 3), "abc")
+    found = metrics.figures_of_labels(
+        confusion_matrix(answers, predictions, labels=range(3)), "abc"
+    )
     precision, recall, f1, number = precision_recall_fscore_support(answers, predictions)
     for place, label in enumerate("ab"):
         expected = (precision[place], recall[place], f1[place], number[place])

@@ -33,16 +33,14 @@ def test_cells_and_lists(tmp_path):
 
 # Cells of a CSV, between bars.
 LISTS = """
-['x' 'y'] | "['x', 'y']" | ['x'] | "[""x"", ""y""]" | [] | "('x',)" | "{'x'}" | "[x, y]" | "{1,2}" |
-"{""x"": 1, ""y"": 0}" | [1] | array(['x']) | [1 0 1] | set() | "frozenset({'x', 'y'})" | "[[1, 2]]"
+['x' 'y'] | "['x', 'y']" | "[""x"", ""y""]" | "('x',)" | "{1,2}" | array(['x']) | [1 0 1] | set()
 """
-LISTS = [cell.strip() for cell in LISTS.split("|")] + [f'"{list("x" * 600)}"', " [1] "]
+LISTS = [cell.strip() for cell in LISTS.split("|")]
 
 
 def test_faults(tmp_path):
     for rows, problem in (
-        ('a,"x,,y"\n', r":2: 'label' is 'x,,y', with no label on one side of ',': remove"),
-        ('a,"red,blue,"\n', r":2: 'label' is 'red,blue,', with no label on one side of ','"),
+        ('a,"x,,y"\n', r":2: 'label' is \"\", expected a label"),
         *((f"a,x\nb,{cell}\n", r":3: 'label' is .*, a list as .*\.jsonl") for cell in LISTS),
         ("a,\nb,\n", "expected two labels or more"),
     ):
@@ -58,9 +56,6 @@ def test_labels_that_contain_the_separator(tmp_path):
     with pytest.raises(ValueError, match=r":1: the label 'y,z' in 'label' contains ',', which"):
         task_of(path).read("train")
     assert task_of(path, label_separator=";").labels == ("x", "y,z")
-    for arguments in ({"label_separator": ""}, {"label_separator": ";", "labels": ["a;b", "c"]}):
-        with pytest.raises(ValueError, match="expected characters that no label contains"):
-            task_of(path, **arguments)
 
 
 def test_figures_losses_and_columns(tmp_path):

@@ -33,6 +33,10 @@ def test_reading(tmp_path):
     labels, warning = task.summarise([expected] * 2)
     assert labels == "3 labels: 'A' 0, 'B' 0, 'C' 2"
     assert warning == "warning: 1 rows repeat an id, such as 'n1', 2 times"
+    with pytest.raises(
+        UserError, match="--quoting does not apply to a model of kind multiple_choi"
+    ):
+        MultipleChoiceTask.restore(task.description().model, {}, quoting="none")
     bare = {**COLUMNS, "question": None, "id": None}
     example = MultipleChoiceTask("own", {"train": train}, bare).read("train")[3]
     assert (example.id, example.question) == ("3", "")

@@ -46,14 +46,12 @@ def test_files_that_are_none(tmp_path):
         (b'{"data": [', r":1: not JSON \(column 11: .*\); is it a whole file of SQuAD's"),
         (b'{"data":\n\xff[', r":2: byte 0xFF is not UTF-8"),
         (100_000 * b"[", r": not JSON \(.*recursion"),
-        (b'{"data": [], "data": []}', r": not JSON \(the field 'data' twice"),
         (b"[]", r": expected an object with 'data', a list"),
         (b'{"data": []}', r": no question in it"),
         (b'{"data": ["x"]}', r": article 1: expected an object with 'paragraphs', a list"),
         (of_paragraph("{}"), FIRST + ".*'context', a string"),
         (of_paragraph('{"context": "a", "qas": [{"id": 3}]}'), FIRST + ".*'id', a string"),
         (of_paragraph('{"context": "a", "qas": [{"id": "x"}]}'), ": question 'x': .*'question', a"),
-        (of_paragraph('{"context": "\\ud83d", "qas": []}'), FIRST + "'context' .*surrogate"),
     ):
         (tmp_path / "squad.json").write_bytes(content)
         with pytest.raises(ValueError, match=r"squad\.json" + message):
@@ -66,7 +64,6 @@ def test_answers_that_cannot_be(tmp_path):
         ("dev", True, question(answers=[]), " has no answers, and is not is_impossible either"),
         ("train", False, question(is_impossible=True), r" is_impossible.*2\.0"),
         ("train", True, question(answers=[("fox", 3)]), ": .* 'fox' is not at .* 3.*' fo'"),
-        ("dev", True, question(is_impossible=True), " is_impossible and has answers, .* 'fox'"),
         ("train", True, question(answers=[("fox", -7)]), ": .* not at answer_start -7"),
         ("train", True, question(answers=[(" ", 3)]), ": its answer ' ' is not at"),
     ):

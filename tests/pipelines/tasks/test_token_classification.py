@@ -82,11 +82,9 @@ def test_labels_are_those_of_training(tmp_path):
 
 def test_an_unknown_tag(tmp_path):
     path = write(tmp_path / "dev.conll", [["x O"], ["x O", "y B-c"]])
-    problem = r"dev\.conll: text 1, 'x y': unknown label 'B-c' in 'label'; "
-    with pytest.raises(ValueError, match=problem + "the labels are 'O', "):
-        list(task().read_file(path))
     train = write(tmp_path / "train.conll", [["x O", "y B-a"]])
-    with pytest.raises(ValueError, match=problem + "the training file has 'O', 'B-a'; --labels"):
+    problem = r"dev\.conll: text 1, 'x y': unknown label 'B-c' in 'label'; the training file has"
+    with pytest.raises(ValueError, match=problem + " 'O', 'B-a'; --labels"):
         task(None, train=train, dev=path).read("dev")
 
 
@@ -140,9 +138,5 @@ def test_figures_and_predictions_of_raw_text(tokenizer, tmp_path):
     spaced = [of_text("0", "see the fox now", [[7, 12, "a"]])]
     answers = mine.answers(spaced, *encode_and_answer(mine, spaced, tokenizer))
     assert mine.score(answers.rows())["f1"] == 1.0
-    # In a split of raw texts and words each is compared as it was given.
-    words = [*examples, TokenExample("r", ("fox",), ("B-a",))]
-    answers = mine.answers(words, *encode_and_answer(mine, words, tokenizer))
-    assert mine.score(answers.rows())["f1"] == pytest.approx(2 / 3)
     with pytest.raises(ValueError, match=r"f:1: 'label' holds .* marks no text"):
         of_text("0", "see the fox now", [[7, 8, "a"]], "label", "f:1")
