@@ -2,25 +2,22 @@ r"""Queries an exported model, in this process or on a TF Serving server.
 
 A pre-trained model predicts the piece at each [MASK], predicts the order of two sentences, and
 scores texts. A fine-tuned model predicts the label of a text or pair, the answer to a question, or
-the best of several options. Repeat a flag to ask several questions. A SavedModel is loaded with
-TensorFlow and tensorflow-text, without model code. A server is asked over gRPC, or over REST with
---server=http://... Labels of probabilities are printed for a SavedModel alone.
+the best of several options. Repeat a flag to ask several questions.
 
 Examples:
+  python -m export.ask --saved_model=exports/base/3 --pair="Open the file. ||| Then read it."
   python -m export.ask --saved_model=exports/base \
     --fill_mask="The [MASK] function returns an array." --fill_mask="It [MASK] two [MASK]."
-  python -m export.ask --saved_model=exports/base/3 \
-    --pair="First open the file. ||| Then read from it."
   python -m export.ask --saved_model=exports/base --text="The bird sing." --text="The bird sings."
   python -m export.ask --saved_model=exports/squad --question="Who sings?" --context="Birds sing."
   python -m export.ask --server=http://localhost:8501 --label=canary --text="A ticket."
   python -m export.ask --server=localhost:8500 --signature=labels
 """
 
+import json
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -34,54 +31,30 @@ from .serving import client
 
 FLAGS = flags.FLAGS
 
-_SEPARATOR = "|||"
 _MOST_VALUES = 8  # maximum number of values printed per output
 _IN_ORDER = "in_order_probability"
-_INPUTS = {
+_TEXTS = {
+    "fill_mask": "Text with [MASK], for the signature fill_mask.",
+    "pair": "Two texts, separated by |||.",
     "text": "Text.",
     "question": "Question.",
     "context": "Text that the question is about.",
     "options": "Answers to choose from, separated by |||.",
 }
-_TEXTS = {
-    "fill_mask": "Text with [MASK], for the signature fill_mask.",
-    "pair": "Two texts, separated by |||.",
-    **_INPUTS,
-}
-_STRINGS = {
-    "saved_model": "A SavedModel, or a directory with its versions.",
-    "server": "HOST:PORT or grpcs://HOST:PORT for gRPC; http:// or https://HOST:PORT for REST.",
-    "ca_file": "PEM file of the certificate authority. Default: the system's list.",
-    "client_certificate": "PEM file with a certificate of the client and its private key.",
-    "model": "The model's name in the server's config.",
-    "label": "Version label in the server's models.config. An empty label selects the newest "
-    "version, even if it is a canary. Use it for servers without labels.",
-    "signature": "Signature to call. Default: serving_default; for texts alone, score of a "
-    "--saved_model.",
-}
-# Takes a signature and its inputs, lists of texts; returns its outputs, lists with a value per row.
+# Maps a signature ("" = the default) and its inputs to its outputs, lists with a value per row.
 Call = Callable[[str, dict[str, list]], dict[str, list]]
-
-
-def flags_of(inputs: Mapping[str, str | Sequence[str]]) -> str:
-    """Formats the inputs of one request as command-line flags of `export.ask`."""
-    joined = {
-        name: value if isinstance(value, str) else f" {_SEPARATOR} ".join(value)
-        for name, value in inputs.items()
-    }
-    if "text_pair" in joined:
-        joined = {"pair": f"{joined['text']} {_SEPARATOR} {joined['text_pair']}"}
-    return " ".join(f'--{name}="{text}"' for name, text in joined.items())
 
 
 def define_flags() -> None:
     """Defines the flags. This is not done at import, because programs share flag names."""
-    options = client.Options()
-    for name, meaning in _STRINGS.items():
-        flags.DEFINE_string(name, getattr(options, name, None), meaning)
-    flags.DEFINE_float(
-        "timeout", options.timeout, "Seconds to wait for a server's response.", 0.0, 86_400.0
-    )
+    for name, default, meaning in (
+        ("saved_model", None, "A SavedModel, or a directory with its versions."),
+        ("server", None, "HOST:PORT for gRPC, http://HOST:PORT for REST."),
+        ("model", "albert", "The model's name in the server's config."),
+        ("label", "stable", "Version label in models.config. Empty: the newest version."),
+        ("signature", "", "Default: serving_default; for texts alone, score of a --saved_model."),
+    ):
+        flags.DEFINE_string(name, default, meaning)
     for name, meaning in _TEXTS.items():
         flags.DEFINE_multi_string(name, [], meaning)
 
@@ -91,66 +64,73 @@ def main(_) -> None:
     if bool(FLAGS.saved_model) == bool(FLAGS.server):
         raise UserError("give --saved_model or --server, one of them")
     # As in the model, invalid UTF-8 is replaced by U+FFFD, so that the text can be printed.
-    given: dict[str, list] = {
+    given = {
         name: [os.fsencode(text).decode("utf-8", "replace") for text in texts]
         for name in _TEXTS
         if (texts := FLAGS[name].value)
     }
-    if "options" in given:
-        given["options"] = [[*map(str.strip, o.split(_SEPARATOR))] for o in given["options"]]
-    call = load(FLAGS.saved_model) if FLAGS.saved_model else connect(FLAGS.server)
-    masked_texts, pairs = given.pop("fill_mask", ()), given.pop("pair", ())
-    print(*ask(call, given, masked_texts, pairs, FLAGS.signature), sep="\n")
+    call = load(FLAGS.saved_model) if FLAGS.saved_model else _connect(FLAGS.server)
+    print(*ask(call, given, FLAGS.signature), sep="\n")
 
 
-def ask(
-    call: Call,
-    inputs: dict[str, list],
-    masked_texts: Sequence[str] = (),
-    pairs: Sequence[str] = (),
-    signature: str | None = None,
-) -> list[str]:
-    """Sends the requests and returns the formatted answers as lines."""
-    for text in masked_texts:
-        if "[MASK]" not in text:
-            raise UserError(f"--fill_mask={text!r} holds no [MASK]")
-    if len({*map(len, inputs.values())}) > 1:
-        counts = ", ".join(f"{len(values)} of --{name}" for name, values in inputs.items())
-        raise UserError(f"{counts}: repeat each flag equally often, once per question")
-    split = [_split_pair(pair) for pair in pairs]
-    without_inputs = signature in client.WITHOUT_INPUTS
-    if not (masked_texts or split or inputs or without_inputs):
-        raise UserError(f"nothing is asked: give --fill_mask, --pair or --{', --'.join(_INPUTS)}")
+def ask(call: Call, given: dict[str, list[str]], signature: str = "") -> list[str]:
+    """Sends the texts of flags, by name; returns the formatted answers as lines."""
+    inputs: dict[str, list] = dict(given)
+    masked, pairs = inputs.pop("fill_mask", []), [*map(_split, inputs.pop("pair", []))]
+    if "options" in inputs:
+        inputs["options"] = [*map(_split, inputs["options"])]
+    _check_texts(masked, pairs, inputs)
     lines = []
-    if masked_texts:
-        masked = {"text": list(masked_texts)}
-        lines += _answers(masked, call("fill_mask", masked))
+    if masked:
+        lines += _answers({"text": masked}, call("fill_mask", {"text": masked}))
         lines += ["", "(a word begins at ▁; a piece without it continues the word before)"]
-    if inputs or without_inputs:
-        lines += _answers(inputs, call(signature or "", inputs))
-    if split:
-        first, second = map(list, zip(*split))
+    if inputs or not given:
+        lines += _answers(inputs, call(signature, inputs))
+    if pairs:
+        first, second = map(list, zip(*pairs))
         of_pairs = {"text": first, "text_pair": second}
-        answers = call(signature or "", of_pairs)
+        answers = call(signature, of_pairs)
         if _IN_ORDER in answers:
-            swapped = call(signature or "", {"text": second, "text_pair": first})[_IN_ORDER]
+            swapped = call(signature, {"text": second, "text_pair": first})[_IN_ORDER]
             answers[f"{_IN_ORDER}, swapped"] = swapped
         lines += _answers(of_pairs, answers)
-        if _IN_ORDER in answers and len(split) > 1:
-            share = f"{sum(map(operator.gt, answers[_IN_ORDER], swapped))} of {len(split)}"
+        if _IN_ORDER in answers and len(pairs) > 1:
+            share = f"{sum(map(operator.gt, answers[_IN_ORDER], swapped))} of {len(pairs)}"
             lines += ["", f"rather in order as given than swapped: {share} pairs (by chance half)"]
     return lines
 
 
+def _split(texts: str) -> list[str]:
+    return [text.strip() for text in texts.split("|||")]
+
+
+def _check_texts(masked: list[str], pairs: list[list[str]], inputs: dict[str, list]) -> None:
+    for text in masked:
+        if "[MASK]" not in text:
+            raise UserError(f"--fill_mask={text!r} holds no [MASK]")
+    for pair in pairs:
+        if len(pair) != 2 or not all(pair):
+            raise UserError(f"--pair: expected two sentences with ||| between them, got {pair}")
+    if len({*map(len, inputs.values())}) > 1:
+        counts = ", ".join(f"{len(values)} of --{name}" for name, values in inputs.items())
+        raise UserError(f"{counts}: repeat each flag equally often, once per question")
+
+
+def _connect(server: str) -> Call:
+    """Returns a function that sends requests to a server, as the flags say."""
+    ask_server = client.ask_rest if "://" in server else client.ask_grpc
+    return lambda signature, inputs: ask_server(
+        server, inputs, signature or "serving_default", FLAGS.model, FLAGS.label
+    )
+
+
 def load(saved_model: str) -> Call:
-    """Loads a SavedModel. The returned function refuses inputs that a signature does not have."""
+    """Loads a SavedModel without model code, and returns a function that calls its signatures."""
     path = versions.newest_saved_model(saved_model)
     if path is None:
         versions.refuse_parent(saved_model)
-        raise UserError(
-            f"no SavedModel at {saved_model!r}, nor a version of one in it: export a model first, "
-            "see python -m export.export_saved_model --help"
-        )
+        remedy = "export a model first, see python -m export.export_saved_model --help"
+        raise UserError(f"no SavedModel at {saved_model!r}, nor a version of one in it: {remedy}")
     import_tensorflow_text()  # registers the ops of the in-graph tokenizer
     model = versions.load_saved_model(path)
     print(f"{path} answers")
@@ -165,106 +145,60 @@ def load(saved_model: str) -> Call:
                 "(exports of pre-trained models alone fill [MASK])"
             )
         function = model.signatures[signature]
-        _check(f"{path!r}", signature, function, inputs)
+        _check_inputs(f"{path!r}, {signature}", function.structured_input_signature[1], inputs)
         found = function(**{name: tf.constant(values) for name, values in inputs.items()})
-        outputs = {name: client.texts(np.asarray(value).tolist()) for name, value in found.items()}
-        if "labels" in model.signatures and inputs:
-            outputs = _name_labels(outputs, call("labels", {})["labels"])
-        return outputs
+        return client.decoded({name: np.asarray(of).tolist() for name, of in found.items()})
 
     return call
 
 
-def _check(path: str, signature: str, function, inputs: dict[str, list]) -> None:
+def _check_inputs(where: str, specs: dict[str, tf.TensorSpec], inputs: dict[str, list]) -> None:
     """Raises a UserError if a signature has other inputs, or chooses among other options."""
-    if inputs.keys() != (wanted := {*function.structured_input_signature[1]}):
-        names = ["pair"] if "text_pair" in wanted else sorted(wanted)
-        remedy = f"give --{' and --'.join(names)}"
-        if not wanted <= {*_INPUTS, "text_pair"}:
-            remedy = "call it in Python, it takes ids"
-        raise UserError(
-            f"{path} needs {' and '.join(sorted(wanted))} for {signature}, not "
-            f"{' and '.join(sorted(inputs))}: {remedy}"
-        )
-    if "options" in inputs:
-        choices = function.structured_outputs["probabilities"].shape[1]
-        if wrong := [row for row in inputs["options"] if len(row) != choices]:
-            raise UserError(
-                f"{path} chooses among {choices} options, not {len(wrong[0])}: give "
-                f"--options with {choices} texts, separated by {_SEPARATOR}"
-            )
-
-
-def connect(server: str) -> Call:
-    """Returns a function that sends requests to a server, as the flags say."""
-    ask_server = client.ask_rest if server.startswith(("http://", "https://")) else client.ask_grpc
-    options = {name: FLAGS[name].value for name in client.Options._fields}
-    return lambda signature, inputs: ask_server(
-        server, inputs, signature or "serving_default", **options
-    )
-
-
-def _split_pair(pair: str) -> list[str]:
-    sentences = [*map(str.strip, pair.split(_SEPARATOR))]
-    if len(sentences) != 2 or not all(sentences):
-        raise UserError(f"--pair={pair!r}: expected two sentences with ||| between them")
-    return sentences
+    choices = {specs["options"].shape[1]} if "options" in specs else set()
+    if inputs.keys() != specs.keys() or {*map(len, inputs.get("options", ()))} != choices:
+        names = ["pair"] if "text_pair" in specs else sorted(specs)
+        needed = " and ".join(f"--{name}" if name in _TEXTS else name for name in names)
+        number = f" with {choices.pop()} options" if choices else ""
+        raise UserError(f"{where} needs {needed or 'no texts'}{number}")
 
 
 def _answers(inputs: dict[str, list], outputs: dict[str, list]) -> list[str]:
     """Formats the inputs and outputs of each row."""
     outputs = dict(sorted(outputs.items()))
     if not inputs:
-        return _lines(outputs)
+        return [f"{name}: {_readable(value)}" for name, value in outputs.items()]
     lines = []
-    for question, answer in zip(_rows(inputs), _rows(outputs)):
-        lines += ["", *_lines(question)]
-        is_filled = "num_masks" in answer
-        lines += _masks(question["text"], **answer) if is_filled else _lines(answer, "  ")
+    for row, _ in enumerate(next(iter(inputs.values()))):
+        answer = {name: values[row] for name, values in outputs.items()}
+        if "num_masks" in answer:
+            answer = _filled(inputs["text"][row], **answer)
+        lines += ["", *(f"{name}: {_readable(texts[row])}" for name, texts in inputs.items())]
+        lines += [f"  {name}: {_readable(value)}" for name, value in answer.items()]
     return lines
 
 
-def _rows(columns: dict[str, list]) -> list[dict[str, Any]]:
-    return [dict(zip(columns, values)) for values in zip(*columns.values())]
-
-
-def _lines(values: dict[str, Any], indent: str = "") -> list[str]:
-    return [f"{indent}{name}: {_readable(value)}" for name, value in values.items()]
-
-
-def _name_labels(outputs: dict[str, list], labels: list[str]) -> dict[str, list]:
-    """Returns the outputs with labels for places: those predicted, and the most probable first."""
-    named = dict(outputs)
-    for name in {"predicted", "probabilities"} & outputs.keys():
-        if any(len(row) != len(labels) for row in outputs[name]):
-            continue  # such as the probability of each word
-        rows = [sorted(zip(row, labels), key=lambda pair: -pair[0]) for row in outputs[name]]
-        if name == "predicted":
-            named[name] = [[label for value, label in row if value] for row in rows]
-        else:
-            named[name] = [[f"{label} {value:.6g}" for value, label in row] for row in rows]
-    return named
-
-
-def _readable(value) -> str:
-    """Formats a string, a number, or a list of strings or numbers."""
-    if isinstance(value, list):
-        if len(value) > _MOST_VALUES and isinstance(value[0], float):  # such as an embedding
-            return f"{len(value)} numbers"
-        shown = [_readable(part) for part in value[:_MOST_VALUES]]
-        return ", ".join(shown) + ", ..." * (len(value) > _MOST_VALUES)
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _masks(text: str, num_masks: int, pieces: list, probabilities: list) -> list[str]:
-    lines = []
+def _filled(text: str, num_masks: int, pieces: list, probabilities: list) -> dict[str, str]:
+    """Returns the candidates for each [MASK] of a text."""
+    filled = {}
     for mask in range(num_masks):
         candidates = zip(pieces[mask], probabilities[mask])
         words = ",  ".join(f"{piece} {100 * p:.1f} %" for piece, p in candidates)
-        lines.append(f"  [MASK] {mask + 1}: {words}")
+        filled[f"[MASK] {mask + 1}"] = words
     if more := text.count("[MASK]") - num_masks:
-        lines.append(f"  ({more} more [MASK] without an answer: too far back, or too many)")
-    return lines
+        filled["no answer"] = f"{more} more [MASK], too far back or too many"
+    return filled
+
+
+def _readable(value) -> str:
+    """Formats a string, a number, a list of strings or numbers, or the spans of a text."""
+    if not isinstance(value, list):
+        return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if value and isinstance(value[0], dict):
+        return json.dumps(value, ensure_ascii=False)
+    if len(value) > _MOST_VALUES and isinstance(value[0], float):  # such as an embedding
+        return f"{len(value)} numbers"
+    shown = [_readable(part) for part in value[:_MOST_VALUES]]
+    return ", ".join(shown) + ", ..." * (len(value) > _MOST_VALUES)
 
 
 if __name__ == "__main__":

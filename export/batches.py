@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from albert_tf.text.packing import rounded_up
 
-# Maximum number of pieces in a part, including padding. Attention scores use the most memory. With
-# 12 heads and 512 pieces per sequence, a part needs 50 MB, and 1,000 sequences would need 13 GB.
+# Maximum number of pieces in a part, including padding. Attention scores of a part need 50 MB with
+# 12 heads and 512 pieces per sequence. 1,000 sequences would need 13 GB.
 _PIECES_AT_ONCE = 2048
 
 
@@ -17,9 +17,7 @@ def map_rows(
     keep_padding: bool = False,
     most_rows: int = _PIECES_AT_ONCE,
 ) -> dict[str, tf.Tensor]:
-    """Applies a function to parts of a batch, in which all rows have similar lengths.
-
-    This limits the memory for large batches and avoids padding short rows to the longest row.
+    """Applies a function to parts of a batch with rows of similar lengths, which limits memory.
 
     Args:
       function: maps a part of `rows`, with 2-D tensors truncated to the longest row in the part, to
@@ -47,9 +45,10 @@ def map_sorted_rows(
     asked_rows, seq_len = tf.unstack(tf.shape(rows["input_mask"]))
     # Some ops fail for empty batches, so a row of padding is added to an empty batch.
     num_rows = tf.maximum(asked_rows, 1)
-    for name, tensor in rows.items():
-        padding = [[0, num_rows - asked_rows]] + [[0, 0]] * (tensor.shape.rank - 1)
-        rows = {**rows, name: tf.pad(tensor, padding)}
+    rows = {
+        name: tf.pad(tensor, [[0, num_rows - asked_rows]] + [[0, 0]] * (tensor.shape.rank - 1))
+        for name, tensor in rows.items()
+    }
     lengths = tf.reduce_max(rows["input_mask"] * tf.range(1, seq_len + 1), axis=1)
     if keep_padding:
         lengths = tf.fill([num_rows], seq_len)
@@ -76,13 +75,9 @@ def map_sorted_rows(
 
     arrays = {
         name: tf.TensorArray(
-            output.dtype,
-            size=0,
-            dynamic_size=True,
-            infer_shape=False,
-            element_shape=[None, *output.shape[1:]],
+            of.dtype, 0, True, infer_shape=False, element_shape=[None, *of.shape[1:]]
         )
-        for name, output in compute.structured_outputs.items()
+        for name, of in compute.structured_outputs.items()
     }
     _, _, arrays = tf.while_loop(
         lambda _number, begin, _arrays: begin < num_rows,

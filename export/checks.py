@@ -9,19 +9,14 @@ import tensorflow as tf
 from albert_tf.text.limits import MANY_OF_ONE_CHAR, first_chars, num_prepared
 from .signatures import Signature
 
-# Maximum length of a context. It is limited, because each window of a context has to be computed.
-MAX_CONTEXT_CHARS = 100_000
-# Maximum total length of all contexts in a request. Alignment needs about 200 bytes per character.
+MAX_CONTEXT_CHARS = 100_000  # in a context, because each window has to be computed
+# In all contexts of a request. Alignment needs about 200 bytes per character.
 MAX_CONTEXTS_CHARS = 32 * MAX_CONTEXT_CHARS
-
-# Maximum number of rows in a request. It is limited, because even short rows have to be computed.
-MAX_ROWS = 2048
-
-# Maximum number of values in all outputs of a request together (32 MB of float32). To send a value
-# over REST, TensorFlow Serving 2.15.1 needs 75 bytes at its peak (seen). `mem_limit` in
-# serving/compose.yaml and deployment.yaml derives from both numbers.
+MAX_ROWS = 2048  # in a request, because even short rows have to be computed
+# Values in all outputs of a request together (32 MB of float32). To send a value over REST,
+# TensorFlow Serving 2.15.1 needs 75 bytes at its peak (seen). `mem_limit` in serving/compose.yaml
+# and deployment.yaml derives from both numbers.
 MAX_OUTPUT_VALUES = 2**23
-
 # Maximum sizes of dimensions that depend on the request. Words are limited like characters.
 _LARGEST: dict[int | str, int] = {"batch": MAX_ROWS, "words": MAX_CONTEXT_CHARS}
 
@@ -31,8 +26,8 @@ def check_shapes(
 ) -> dict[str, tf.Tensor]:
     """Returns the inputs with assertions that fail the request if ranks or sizes are invalid.
 
-    The request also fails if it has too many rows or if its output would be too large. Dimensions
-    with the same name must have the same size. `sizes` has the dimensions fixed by the model.
+    These include the number of rows and the size of the output. Dimensions with the same name must
+    have the same size. `sizes` has the dimensions fixed by the model.
     """
     known: dict[int | str, tuple] = {
         name: (size, f"{size} as in the model") for name, size in sizes.items()
@@ -58,17 +53,12 @@ def check_shapes(
                 message = f"{dimensions}, {dimension} at most {most:,}"
                 checks.append(tf.debugging.assert_less_equal(size, most, message))
     checks.append(_check_outputs(signature, {name: size for name, (size, _) in known.items()}))
-    checked = {}
     with tf.control_dependencies(checks):
-        for name in signature.inputs:
-            checked[name] = tf.identity(inputs[name])
-    return checked
+        return {name: tf.identity(inputs[name]) for name in signature.inputs}
 
 
 def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> tf.Operation:
-    """Returns an assertion for the number of values in all outputs of a request together."""
-    most = tf.constant(MAX_OUTPUT_VALUES, tf.int64)
-    total = tf.constant(0, tf.int64)
+    most, total = tf.constant(MAX_OUTPUT_VALUES, tf.int64), tf.constant(0, tf.int64)
     for field in signature.outputs.values():
         number = tf.constant(1, tf.int64)
         for dimension in field.shape:
@@ -87,24 +77,20 @@ def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> t
 def first_chars_of_contexts(texts: tf.Tensor, name: str) -> tf.Tensor:
     """Truncates texts, string [batch]; fails the request if their total length is too large."""
     texts = first_chars(texts, MAX_CONTEXT_CHARS)
-    number = tf.reduce_sum(tf.strings.length(texts, "UTF8_CHAR"))
-    message = (
-        f"{name} must be at most {MAX_CONTEXTS_CHARS:,} characters in all rows together (at most "
-        f"{MAX_CONTEXT_CHARS:,} of each row count): send fewer rows"
-    )
-    check = tf.debugging.assert_less_equal(number, MAX_CONTEXTS_CHARS, message)
-    with tf.control_dependencies([check]):
-        return tf.identity(texts)
+    lengths = tf.strings.length(texts, "UTF8_CHAR")
+    return _check_total(texts, f"characters of {name}", lengths, MAX_CONTEXTS_CHARS)
 
 
 def check_bytes(texts: tf.Tensor, name: str) -> tf.Tensor:
     """Returns texts, string [batch]; fails the request above 4 bytes x MAX_OUTPUT_VALUES."""
-    most = 4 * MAX_OUTPUT_VALUES
-    message = f"{name} must have at most {most:,} bytes in all rows together: send fewer rows"
-    total = tf.reduce_sum(tf.cast(tf.strings.length(texts), tf.int64))
-    with tf.control_dependencies(
-        [tf.debugging.assert_less_equal(total, tf.constant(most, tf.int64), message)]
-    ):
+    return _check_total(texts, f"bytes of {name}", tf.strings.length(texts), 4 * MAX_OUTPUT_VALUES)
+
+
+def _check_total(texts: tf.Tensor, name: str, lengths: tf.Tensor, most: int) -> tf.Tensor:
+    total = tf.reduce_sum(tf.cast(lengths, tf.int64))
+    message = f"{name} must be at most {most:,} in all rows together: send fewer rows"
+    check = tf.debugging.assert_less_equal(total, tf.constant(most, tf.int64), message)
+    with tf.control_dependencies([check]):
         return tf.identity(texts)
 
 

@@ -5,12 +5,9 @@ only after it was loaded in a new process, without this project's code, and its 
 to the model's outputs. A checkpoint is not exported twice.
 
 For a fine-tuned model (OUTPUT_DIR/seed_N of pipelines.finetune), the best weights are exported, and
-task.json determines the signatures. --kind=encoder exports only the encoder of a model. SavedModels
-can be fine-tuned with hub.KerasLayer(OUTPUT/1, trainable=True). Before loading them, run
-`import tensorflow_text`, which registers the ops of the tokenizer.
-
-Texts are truncated to --max_seq_length pieces, by default the length that the checkpoint was
-trained with. For longer lengths a warning is printed, because these positions were not trained.
+task.json determines the signatures. Texts are truncated to --max_seq_length pieces, by default the
+length that the checkpoint was trained with. Longer lengths give a warning, because these positions
+were not trained. To load a SavedModel, see README.md, "Ask it".
 
 Examples:
   python -m export.export_saved_model --checkpoint=runs/base --output=exports/base
@@ -28,6 +25,7 @@ import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from absl import flags, logging
@@ -39,11 +37,10 @@ from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from . import signatures
-from .ask import flags_of
 from .kinds import MODULES
 from .loading import load_module, open_checkpoint, untrained_outputs
 from .modules.serving_module import ServedCheckpoint, ServingModule
-from .preprocessor import PREPROCESSOR_DIR
+from .preprocessor import PREPROCESSOR_DIR, Preprocessor
 from .verify import BFLOAT16_TOLERANCE, verify
 from .warmup import write_warmup_requests
 
@@ -57,12 +54,7 @@ def define_flags() -> None:
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
     flags.DEFINE_string("output", None, "Directory for the versions.", required=True)
-    flags.DEFINE_enum(
-        "kind",
-        None,
-        list(MODULES),
-        "Default: the kind of the fine-tuned model; pretraining if it was not fine-tuned.",
-    )
+    flags.DEFINE_enum("kind", None, MODULES, "Default: the kind in task.json, else pretraining.")
     define_settings_flags(Decision)
     flags.DEFINE_integer("version", None, "Default: the next unused number.", lower_bound=1)
     program.define_max_seq_length(help="Default: the length used in training.")
@@ -71,8 +63,7 @@ def define_flags() -> None:
         "float32",
         ["float32", "bfloat16"],
         "Precision of matmuls and their weights. bfloat16 is for CPUs with bfloat16 instructions "
-        "(AVX512_BF16, AMX). The program prints whether this CPU has them. A bfloat16 export "
-        "cannot be fine-tuned.",
+        "(AVX512_BF16, AMX). A bfloat16 export cannot be fine-tuned.",
     )
 
 
@@ -83,16 +74,9 @@ def main(_) -> None:
     # Hides TensorFlow's messages about saving, which are of no use to users.
     logging.set_verbosity(logging.WARNING)
     tf.get_logger().setLevel("WARNING")
-    saved_model = export(
-        checkpoint=FLAGS.checkpoint,
-        output=FLAGS.output,
-        kind=FLAGS.kind,
-        version=FLAGS.version,
-        max_seq_length=FLAGS.max_seq_length,
-        precision=FLAGS.precision,
-        decision=settings_from_flags(Decision),
-    )
-    print(how_to_use(saved_model))
+    names = ("checkpoint", "output", "kind", "version", "max_seq_length", "precision")
+    arguments: dict[str, Any] = {name: FLAGS[name].value for name in names}
+    print(how_to_use(export(**arguments, decision=settings_from_flags(Decision))))
 
 
 def export(
@@ -106,10 +90,10 @@ def export(
     decision: Decision = AS_TRAINED,
 ) -> str:
     """Exports a checkpoint, unless it was exported before; returns the version's directory."""
-    if tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output):
-        raise UserError(f"--output={output}: a file; expected a directory for the versions")
-    if tf.io.gfile.exists(os.path.join(output, job_directory.RUN_FILE)):
-        raise UserError(f"--output={output}: holds a run; expected a directory for the versions")
+    is_file = tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output)
+    if is_file or tf.io.gfile.exists(os.path.join(output, job_directory.RUN_FILE)):
+        found = "a file" if is_file else "holds a run"
+        raise UserError(f"--output={output}: {found}; expected a directory for the versions")
     with job_directory.lock(output) if files.is_remote(output) else contextlib.nullcontext():
         served = open_checkpoint(checkpoint, kind, max_seq_length)
         task = decision.apply(served.task)
@@ -140,28 +124,22 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
             print(f"exported before: {final}")
             return final
         if version in existing:
-            raise UserError(
-                f"{final!r} is another export ({difference}): choose another --version (a version "
-                "is never overwritten)"
-            )
+            remedy = "choose another --version (a version is never overwritten)"
+            raise UserError(f"{final!r} is another export ({difference}): {remedy}")
     final = os.path.join(output, str(version or max(existing, default=0) + 1))
     settings = "".join(f", {name} {value}" for name, value in decided(served.task).items())
     print(
         f"exporting {served.checkpoint}, {served.kind.replace('_', ' ')}\n"
-        f"  to {final}: {tokenizer.vocab_size:,} pieces, "
-        f"{tokenizer.settings.describe()}, "
+        f"  to {final}: {tokenizer.vocab_size:,} pieces, {tokenizer.settings.describe()}, "
         f"texts up to {served.max_seq_length} pieces{settings}\n"
         f"  products in {processor.describe(precision, '--precision=bfloat16')}",
         flush=True,
     )
     table = MODULES[served.kind].table.values()
     outputs = {name for signature in table for name in signature.outputs}
-    if untrained := untrained_outputs(served, outputs):
-        print(
-            f"  not trained by the last run (--sentence_objective=none): {', '.join(untrained)}; "
-            "use mean_pooled_output as embedding",
-            flush=True,
-        )
+    if names := ", ".join(untrained_outputs(served, outputs)):
+        instead = "use mean_pooled_output as embedding"
+        print(f"  not trained by the last run (--sentence_objective=none): {names}; {instead}")
     module, exact = load_module(served), None
     if precision == "bfloat16":
         exact = load_module(dataclasses.replace(served, precision="float32"))
@@ -172,34 +150,28 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
 def _publish(
     module: ServingModule, exact: ServingModule | None, provenance: dict, final: str
 ) -> None:
-    """Saves and verifies a version in a temporary directory, and then renames it to `final`.
-
-    A remote version is uploaded after verification. Its provenance file is uploaded last.
-    """
+    """Saves and verifies a version in a temporary directory, and then renames it to `final`."""
     begin = time.monotonic()
     with _new_version(final) as partial:
         functions = module.functions()
         tf.saved_model.save(module, partial, signatures=functions)
-        files.write_atomically(
-            os.path.join(partial, files.PROVENANCE_FILE), json.dumps(provenance, indent=2) + "\n"
-        )
-        module.save_preprocessor(os.path.join(partial, PREPROCESSOR_DIR))
+        text = json.dumps(provenance, indent=2) + "\n"
+        files.write_atomically(os.path.join(partial, files.PROVENANCE_FILE), text)
+        longest = module.served.config.max_position_embeddings
+        preprocessor = Preprocessor(module.served.tokenizer, module.max_seq_length, longest)
+        preprocessor.save(os.path.join(partial, PREPROCESSOR_DIR))
         write_warmup_requests(partial, module.signatures, module.sizes)
         size = sum(path.stat().st_size for path in Path(partial).rglob("*") if path.is_file())
-        print(
-            f"saved {len(functions)} signatures, {size / 1e6:.1f} MB, in "
-            f"{time.monotonic() - begin:.0f} s; verifying in a fresh process",
-            flush=True,
-        )
-        begin = time.monotonic()
+        saved = f"saved {len(functions)} signatures, {size / 1e6:.1f} MB"
+        verifying = time.monotonic()
+        print(f"{saved}, in {verifying - begin:.0f} s; verifying in a fresh process", flush=True)
+        difference = verify(partial, module, functions, exact)
         equals = "equals the model's"
         if exact:
             equals = f"is within {BFLOAT16_TOLERANCE} of the float32 model's"
-        difference = verify(partial, module, functions, exact)
         print(
-            f"verified in {time.monotonic() - begin:.0f} s: every answer {equals} "
-            f"(largest difference {difference:.1e})",
-            flush=True,
+            f"verified in {time.monotonic() - verifying:.0f} s: every answer {equals} "
+            f"(largest difference {difference:.1e})"
         )
 
 
@@ -221,53 +193,48 @@ def _new_version(final: str) -> Iterator[str]:
         raise UserError(f"{final!r} appeared meanwhile: run the same command again") from error
 
 
-# Example inputs for the signature serving_default of any kind.
-_EXAMPLES: dict[str, str | list[str]] = {
+# Example texts for the flags of export.ask.
+_EXAMPLES = {
+    "fill_mask": "The [MASK] function returns an array.",
+    "pair": "Ada met Bob. ||| He smiled.",
     "text": "Ada met Bob.",
-    "text_pair": "He smiled.",
     "question": "Who sings?",
     "context": "Seven small birds sing.",
-    "options": ["Birds.", "Dogs."],
 }
 
 
 def how_to_use(saved_model: str) -> str:
     """Returns instructions for querying and serving an export."""
-    output = os.path.dirname(saved_model)
+    output, version = os.path.split(saved_model)
     provenance = files.read_json(os.path.join(saved_model, files.PROVENANCE_FILE))
-    task = provenance["task"] or {}
+    task, kind = provenance["task"] or {}, provenance["kind"]
     num_types = provenance["config"]["type_vocab_size"]
-    table = signatures.of_task(MODULES[provenance["kind"]].table, task, num_types)
+    table = signatures.of_task(MODULES[kind].table, task, num_types)
     lines = "\n".join(
         f"  {name}({', '.join(signature.inputs)}) -> {', '.join(signature.outputs)}"
         for name, signature in table.items()
     )
-    first = {name: _EXAMPLES[name] for name in table["serving_default"].inputs}
-    if "options" in first:
-        number = task["num_choices"]
-        first["options"] = [*first["options"], *["..."] * number][:number]
-    ask_flags = flags_of(first)
-    if "fill_mask" in table:
-        ask_flags = '--fill_mask="The [MASK] function returns an array."'
-    version = os.path.basename(saved_model)
-    not_named = "" if version == "1" else f" (let models.config there name version {version})"
+    names = list(table["serving_default"].inputs)
+    if "text_pair" in names:
+        names = ["fill_mask" if "fill_mask" in table else "pair"]
+    options = " ||| ".join(f"Bird {i + 1}." for i in range(task.get("num_choices", 0)))
+    examples = {**_EXAMPLES, "options": options}
+    texts = " ".join(f'--{name}="{examples[name]}"' for name in names)
+    serving = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving")
+    named = "" if version == "1" else f", after models.config there names version {version}"
     # TF Serving uses the same version numbers as TensorFlow. The client is tested with this one.
     tag = metadata.version("tensorflow-serving-api")
-    config = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving")
-    body = json.dumps({"inputs": {name: [value] for name, value in first.items()}})
-    place = f'"{os.path.abspath(output)}:/models/albert:ro"'
+    start = (
+        f'TAG={tag} EXPORT="{os.path.abspath(output)}" docker compose -f {serving}/compose.yaml up'
+    )
     if files.is_remote(output):
-        not_named = f' (let models.config there say base_path: "{output}" and version {version})'
-        place = "$PWD/key.json:/key.json:ro -e GOOGLE_APPLICATION_CREDENTIALS=/key.json"
+        named, start = "", f"see {serving}/README.md: base_path is {output}, the version {version}"
     return f"""{saved_model} answers
 {lines}
 ask it:
-  {program.installed_commands("python -m export.ask")} --saved_model={saved_model} {ask_flags}
-serve it{not_named}:
-  docker run -p 127.0.0.1:8500:8500 -p 127.0.0.1:8501:8501 -v {place} \\
-    -v "{config}:/config:ro" tensorflow/serving:{tag} \\
-    --model_config_file=/config/models.config --allow_version_labels_for_unavailable_models=true
-  curl localhost:8501/v1/models/albert/labels/stable:predict -d '{body}'"""
+  {program.installed_commands("python -m export.ask")} --saved_model={saved_model} {texts}
+serve it{named}:
+  {start}"""
 
 
 if __name__ == "__main__":

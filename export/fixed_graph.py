@@ -1,13 +1,10 @@
 """Code shared by the TFLite and ONNX exports, whose graph maps piece ids to the kind's outputs.
 
-The graph computes logits or probabilities for one sequence. The application must split long texts
-into windows and decode spans, entities and choices. For models with beam search over spans, only
-the encoder is exported.
-
-The vocabulary, in its own format and as tokenizer.json of Hugging Face's tokenizers, and a .json
-file with settings for the application are written to the directory of OUTPUT. For base.onnx these
-are base.onnx.spiece.model (for WordPiece, base.onnx.vocab.txt), base.onnx.tokenizer.json and
-base.onnx.json.
+The graph computes logits or probabilities for one sequence. The application must tokenize, split
+long texts into windows and decode spans, entities and choices. For models with beam search over
+spans, only the encoder is exported. For base.onnx, the vocabulary is written to
+base.onnx.spiece.model (for WordPiece, base.onnx.vocab.txt) and, as Hugging Face's tokenizers read
+it, to base.onnx.tokenizer.json. Settings for the application are written to base.onnx.json.
 """
 
 import dataclasses
@@ -47,10 +44,8 @@ def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -
     served = open_checkpoint(checkpoint, kind, max_seq_length)
     has_beams = served.task.get("has_answerability_head")
     if kind and has_beams:
-        raise UserError(
-            f"--kind={kind}: {checkpoint!r} searches for spans by beams, which no single graph of "
-            f"this program does: take --kind={ENCODER}"
-        )
+        graph = "searches for spans by beams, which a single graph cannot"
+        raise UserError(f"--kind={kind}: {checkpoint!r} {graph}: take --kind={ENCODER}")
     if has_beams or (kind is None and served.kind == PRETRAINING):
         served = dataclasses.replace(served, kind=ENCODER, task={})
     return load_module(served)
@@ -91,10 +86,10 @@ def differences(
     run: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]],
     masks: Iterable[np.ndarray],
 ) -> dict[str, float]:
-    """Returns a dict mapping each output to the largest difference between `run` and `module`.
+    """Returns the largest difference between `run` and `module` for each output.
 
-    `run` executes the exported graph on a dict of int32 arrays, one for each of FEATURES. Batches
-    contain random ids. `masks` contains the mask of each batch, int32 [b, L], 1 = real.
+    `run` executes the exported graph on a dict of int32 arrays, one for each of FEATURES, with
+    random ids. `masks` contains the mask of each batch, int32 [b, L], 1 = real.
     """
     rng = np.random.RandomState(20200426)
     found: dict[str, float] = {}
@@ -113,43 +108,36 @@ def differences(
 def write(
     module: ServingModule, output: str, data: bytes, found: dict[str, float], form: str
 ) -> None:
-    """Writes all files of an export; prints the kind, `form`, size and differences `found`.
-
-    Also names the outputs that were not trained (see loading.untrained_outputs).
-    """
+    """Writes all files of an export; prints what was written and the differences `found`."""
     if not all(map(math.isfinite, found.values())):
         raise UserError(
             f"{module.served.checkpoint!r}{form} gives answers that are not finite: export another "
             "checkpoint, or without --quantize"
         )
-    described = description(module.served, output)
-    directory = os.path.dirname(output)
-    vocabulary = module.served.tokenizer.vocabulary
-    files.write_atomically(os.path.join(directory, described["vocab_file"]), vocabulary.model_bytes)
-    tokenizer_json.write(os.path.join(directory, described["tokenizer_file"]), vocabulary)
-    text = json.dumps(described, indent=2) + "\n"
-    files.write_atomically(f"{output}.json", text)
+    described, vocabulary = description(module.served, output), module.served.tokenizer.vocabulary
+    files.write_atomically(f"{output}.{vocabulary.file_name}", vocabulary.model_bytes)
+    tokenizer_json.write(f"{output}.{tokenizer_json.FILE_NAME}", vocabulary)
+    files.write_atomically(f"{output}.json", json.dumps(described, indent=2) + "\n")
     files.write_atomically(output, data)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
     size = f"{parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB"
     print(f"{output}: {module.served.kind}{form}, {size}")
     for name, difference in found.items():
         print(f"  {name}: at most {difference:.1e} from the model's own")
-    if untrained := untrained_outputs(module.served, found):
-        names = ", ".join(untrained)
+    if names := ", ".join(untrained_outputs(module.served, found)):
         print(f"  not trained by the last run (--sentence_objective=none): {names}")
 
 
 def description(served: ServedCheckpoint, output: str) -> dict:
     """Returns the content of the .json file, which has the settings for the application."""
-    tokenizer, task = served.tokenizer, served.task
-    ids = [getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")]
+    tokenizer, task, name = served.tokenizer, served.task, os.path.basename(output)
+    ids = [getattr(tokenizer, f"{piece}_id") for piece in ("pad", "unk", "cls", "sep", "mask")]
     return {
         "kind": served.kind,
         "max_seq_length": served.max_seq_length,
-        "vocab_file": f"{os.path.basename(output)}.{tokenizer.vocabulary.file_name}",
+        "vocab_file": f"{name}.{tokenizer.vocabulary.file_name}",
         "vocab_sha256": tokenizer.sha256,
-        "tokenizer_file": f"{os.path.basename(output)}.{tokenizer_json.FILE_NAME}",
+        "tokenizer_file": f"{name}.{tokenizer_json.FILE_NAME}",
         **tokenizer.settings._asdict(),
         "special_pieces": {tokenizer.id_to_piece(i): i for i in ids},
         "has_pairs": task.get("has_pairs"),

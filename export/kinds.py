@@ -1,16 +1,10 @@
-"""Maps each kind of export to the module that serves it.
+"""Maps each kind of export to the module that serves it. No other file here lists the kinds.
 
-No other file in this directory lists the kinds. albert_tf/kinds.py defines the models of fine-tuned
-kinds and their outputs in TFLite and ONNX. tests/README.md has the steps to add a kind.
+albert_tf/kinds.py defines the models and their outputs. To add a kind, see tests/README.md.
 """
 
 from albert_tf.kinds import KINDS
-from .modules.classification_module import (
-    ClassifierModule,
-    MultiLabelModule,
-    MultipleChoiceModule,
-    RegressorModule,
-)
+from .modules import classification_module as classification
 from .modules.pretraining_module import EncoderModule, PreTrainingModule
 from .modules.question_answering_module import QuestionAnsweringModule
 from .modules.serving_module import ServingModule
@@ -22,11 +16,11 @@ PRETRAINING, ENCODER = "pretraining", "encoder"
 MODULES: dict[str, type[ServingModule]] = {
     PRETRAINING: PreTrainingModule,
     ENCODER: EncoderModule,
-    "classifier": ClassifierModule,
-    "regressor": RegressorModule,
-    "multilabel": MultiLabelModule,
+    "classifier": classification.ClassifierModule,
+    "regressor": classification.RegressorModule,
+    "multilabel": classification.MultiLabelModule,
     "token_classifier": TokenClassifierModule,
     "question_answering": QuestionAnsweringModule,
-    "multiple_choice": MultipleChoiceModule,
+    "multiple_choice": classification.MultipleChoiceModule,
 }
 MODULES.update({k.name: MODULES[k.served_as] for k in KINDS.values() if k.served_as})

@@ -41,27 +41,25 @@ def open_checkpoint(
     max_seq_length = max_seq_length or trained_length
     program.check_max_seq_length(max_seq_length, config.max_position_embeddings, trained_length)
     task = {} if kind == ENCODER else opened.task
-    return ServedCheckpoint(
-        kind, task, opened.checkpoint, model_dir, config, tokenizer, max_seq_length
-    )
+    paths = opened.checkpoint, model_dir
+    return ServedCheckpoint(kind, task, *paths, config, tokenizer, max_seq_length)
 
 
 def load_module(served: ServedCheckpoint) -> ServingModule:
     """Builds the model of a checkpoint, restores its weights, and returns the serving module.
 
-    Weights are restored in float32. If served.precision is "bfloat16", the matmuls, their weights
-    and the activations between them are then converted to bfloat16. Embedding tables, layer norms,
-    softmax and the matmuls that compute logits remain in float32.
+    If served.precision is "bfloat16", the matmuls, their weights and the activations between them
+    have this dtype. Embedding tables, layer norms, softmax and the matmuls that compute logits
+    remain in float32.
     """
+    width = served.config.hidden_size
     if served.kind == ENCODER:
         model = AlbertEncoder(served.config)
-    else:
-        model = create_model(served.config, served.task)
-    width = served.config.hidden_size
-    build_parts(width, model)
-    if served.kind == ENCODER:
+        build_parts(width, model)
         model_directory.restore_encoder(model, served.checkpoint)
     else:
+        model = create_model(served.config, served.task)
+        build_parts(width, model)
         model_directory.restore_weights(model, served.checkpoint)
     if served.precision == "bfloat16":
         full, model = model, type(model).from_config({**model.get_config(), "dtype": "bfloat16"})
@@ -71,11 +69,7 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
 
 
 def untrained_outputs(served: ServedCheckpoint, outputs: Container[str]) -> list[str]:
-    """Returns the names in `outputs` that a pre-training run of masked LM alone did not train.
-
-    Only runs of pipelines.pretrain are recognised. A model that was fine-tuned or converted after
-    such a run gives an empty list.
-    """
+    """Returns those `outputs` that pre-training with --sentence_objective=none did not train."""
     settings = model_directory.recorded_settings(served.model_dir)
     if settings.get("sentence_objective") != "none":
         return []

@@ -1,14 +1,10 @@
 r"""Converts a checkpoint to ONNX: a model from piece ids to outputs, for any batch and length.
 
-Inputs are `input_ids`, `input_mask` (1 = real) and `segment_ids`, int64 [batch, seq_len]. Outputs
-of a fine-tuned model are `probabilities`, `value`, or `start_logits` and `end_logits` (see the
-table in README.md, "ONNX"). With --kind=pretraining they are `mlm_logits` and `sop_log_probs`.
-With --kind=encoder, the default for a pre-trained model, they are `pooled_output` and
-`sequence_output`. The application must tokenize. For this, the vocabulary and a .json file about
-the inputs (single texts or pairs, lower case) are written to the directory of OUTPUT. Shared
-weights are stored once. --quantize uses 8 bits for embeddings and weights of matmuls, and quantizes
-activations at run time ("dynamic"). On CPUs with AVX512_VNNI, this is the fastest export of this
-project, but the least accurate. See README.md, "OpenVINO", for a faster and more accurate one.
+Inputs are `input_ids`, `input_mask` (1 = real) and `segment_ids`, int64 [batch, seq_len]. For the
+outputs of each kind, see README.md, "ONNX". A pre-trained model becomes an encoder, unless you give
+--kind=pretraining. The application must tokenize. Shared weights are stored once. --quantize uses 8
+bits for embeddings and weights of matmuls, and quantizes activations at run time ("dynamic"). See
+README.md, "OpenVINO", for a faster and more accurate file.
 
 Requires the extra `onnx`. Before a model is written, it is run with onnxruntime, and rejected if
 its outputs differ by more than 1e-4. For a quantized model, the differences are only printed.
@@ -43,7 +39,6 @@ FLAGS = flags.FLAGS
 TOLERANCE = 1e-4
 _COMPARED_LENGTHS = ((2,), (17, 5, 11), (64, 23))  # lengths of the rows, per batch
 _OPSET, _IR_VERSION = 20, 9  # from 2023; the first with the tanh form of Gelu
-_LARGEST = 2**31 - 1  # maximum bytes of a protocol buffer
 _PARTS = "encoder|classifier|span|masked_lm|sentence_order"  # parts of a model with weights
 # TensorFlow ops that a Kind's `answers` may use, and the ONNX ops that compute the same.
 _OPS = {op: op for op in ("Identity", "MatMul", "Sigmoid", "Softmax")} | {"AddV2": "Add"}
@@ -58,22 +53,15 @@ def main(_) -> None:
     """Runs the program with the values of its flags."""
     tf.config.set_visible_devices([], "GPU")
     logging.set_verbosity(logging.ERROR)
-    convert(
-        checkpoint=FLAGS.checkpoint,
-        output=FLAGS.output,
-        kind=FLAGS.kind,
-        quantize=FLAGS.quantize,
-    )
+    convert(FLAGS.checkpoint, FLAGS.output, FLAGS.kind, FLAGS.quantize)
 
 
 def convert(
-    *, checkpoint: str, output: str, kind: str | None = None, quantize: bool = False
+    checkpoint: str, output: str, kind: str | None = None, quantize: bool = False
 ) -> dict[str, float]:
     """Writes an ONNX model; returns the largest difference from the checkpoint, by output."""
     onnx, onnxruntime = _import("onnx"), _import("onnxruntime")
     module = fixed_graph.load(checkpoint, kind)
-    if sum(4 * v.shape.num_elements() for v in module.model.variables) > _LARGEST:
-        raise UserError(f"{checkpoint!r} has more than 2 GB of weights: no file of ONNX holds them")
     model = _Graph(onnx, module).model()
     model.metadata_props.extend(
         onnx.StringStringEntryProto(key=key, value=json.dumps(value))
@@ -83,11 +71,9 @@ def convert(
     data = model.SerializeToString()
     differences = _differences(onnxruntime.InferenceSession(data), module)
     if not all(difference <= TOLERANCE for difference in differences.values()):
-        raise UserError(
-            f"onnxruntime's answers are {max(differences.values()):.1e} from the model's, expected "
-            f"{TOLERANCE} at most: use another version of onnxruntime, or "
-            "export.export_saved_model"
-        )
+        found = f"{max(differences.values()):.1e} from the model's, expected {TOLERANCE} at most"
+        remedy = "use another version of onnxruntime, or export.export_saved_model"
+        raise UserError(f"onnxruntime's answers are {found}: {remedy}")
     if quantize:
         data = _quantized(model)
         differences = _differences(onnxruntime.InferenceSession(data), module)
@@ -132,23 +118,13 @@ class _Graph:
         outputs = self._outputs()
         for name, (tensor, _) in outputs.items():
             self.nodes.append(helper.make_node("Identity", [tensor], [name]))
-        ids = [
-            helper.make_tensor_value_info(name, types.INT64, ["batch", "seq_len"])
-            for name in FEATURES
-        ]
-        answers = [
-            helper.make_tensor_value_info(name, types.FLOAT, shape)
-            for name, (_, shape) in outputs.items()
-        ]
-        tensors = [
-            self.onnx.numpy_helper.from_array(array, name)
-            for name, array in self.initializers.items()
-        ]
+        info, from_array = helper.make_tensor_value_info, self.onnx.numpy_helper.from_array
+        ids = [info(name, types.INT64, ["batch", "seq_len"]) for name in FEATURES]
+        answers = [info(name, types.FLOAT, shape) for name, (_, shape) in outputs.items()]
+        tensors = [from_array(array, name) for name, array in self.initializers.items()]
         graph = helper.make_graph(self.nodes, "albert", ids, answers, tensors)
-        opsets = [helper.make_opsetid("", _OPSET)]
-        return helper.make_model(
-            graph, opset_imports=opsets, ir_version=_IR_VERSION, producer_name="albert_tf"
-        )
+        versions = {"opset_imports": [helper.make_opsetid("", _OPSET)], "ir_version": _IR_VERSION}
+        return helper.make_model(graph, **versions, producer_name="albert_tf")
 
     def _outputs(self) -> dict[str, tuple[str, list]]:
         """Adds all nodes; returns a dict mapping output names to tensor names and shapes."""
@@ -206,11 +182,8 @@ class _Graph:
     def _op(self, op_type: str, *inputs: str, rule: str = "", **attributes) -> str:
         """Adds a node and returns the name of its output. `rule` is shown if the node fails."""
         name = f"{op_type}_{len(self.nodes)}"
-        self.nodes.append(
-            self.onnx.helper.make_node(
-                op_type, list(inputs), [name], name=rule or name, **attributes
-            )
-        )
+        node = self.onnx.helper.make_node(op_type, inputs, [name], rule or name, **attributes)
+        self.nodes.append(node)
         return name
 
     def _constant(self, values, dtype=np.int64) -> str:
@@ -276,11 +249,8 @@ class _Graph:
         return self._op("Gather", table, index, rule=f"{name} must be 0 to {num_rows - 1}")
 
     def _embed(self, ids: str, segments: str) -> str:
-        scope = "encoder/embeddings"
-        words, positions, types = (
-            self._weight(f"{scope}/{table}_embeddings")
-            for table in ("word", "position", "token_type")
-        )
+        scope, tables = "encoder/embeddings", ("word", "position", "token_type")
+        words, positions, types = (self._weight(f"{scope}/{name}_embeddings") for name in tables)
         x = self._look_up(words, ids, "input_ids")
         shape = self._op("Shape", ids)
         seq_len = self._op("Gather", shape, self._constant([1]))
@@ -294,8 +264,8 @@ class _Graph:
 
     def _attend(self, asking: str, x: str, bias: str, scope: str) -> str:
         """Adds LayerNorm(asking + Attention(asking, x))."""
-        num_heads = self.config.num_attention_heads
-        head_size = self.config.hidden_size // num_heads
+        num_heads, hidden_size = self.config.num_attention_heads, self.config.hidden_size
+        head_size = hidden_size // num_heads
         heads = self._constant([0, 0, num_heads, head_size])
 
         def split(y, order):
@@ -308,7 +278,7 @@ class _Graph:
         scores = self._op("Add", self._op("MatMul", query, key), bias)
         context = self._op("MatMul", self._op("Softmax", scores, axis=-1), value)
         context = self._op("Transpose", context, perm=[0, 2, 1, 3])
-        joined = self._constant([0, 0, self.config.hidden_size])
+        joined = self._constant([0, 0, hidden_size])
         output = self._dense(self._op("Reshape", context, joined), f"{scope}/output")
         return self._layer_norm(self._op("Add", asking, output), scope)
 

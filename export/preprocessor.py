@@ -1,7 +1,5 @@
 """Preprocessor of an export, which maps strings to encoder inputs as defined by TF-Hub's text API.
 
-It is a separate SavedModel, because it is used in input pipelines and never trained.
-
 Source: TF-Hub's "Common SavedModel APIs for Text Tasks". The names of the encoder inputs come from
 Model Garden.
 """
@@ -55,10 +53,7 @@ class _BertPackInputs(tf.train.Checkpoint):
 
 
 class Preprocessor(tf.train.Checkpoint):
-    """Maps texts to encoder inputs. `tokenize` and `bert_pack_inputs` are the two steps.
-
-    Sequences have `seq_length` pieces. bert_pack_inputs also accepts other lengths up to `longest`.
-    """
+    """Maps texts to encoder inputs of `seq_length` pieces, or up to `longest` in two steps."""
 
     def __init__(self, tokenizer: AlbertTokenizer, seq_length: int, longest: int):
         super().__init__()

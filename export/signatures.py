@@ -1,9 +1,9 @@
 """Defines the signatures of exported models, with names, dtypes and shapes.
 
-A dimension is a number or a name. `hidden_size` and `vocab_size` are fixed by the config, `labels`
-and `choices` by the task, and `max_seq_length` by the export. `batch`, `seq_len`, `predictions` and
-`words` depend on the request. The shape of an output may depend on the shapes of the inputs, but
-not on their values, because TF Serving merges and splits requests along the rows.
+A dimension is a number or a name: `hidden_size`, `vocab_size`, `labels`, `choices` and
+`max_seq_length` are fixed by the model, `batch`, `seq_len`, `predictions` and `words` by the
+request. The shape of an output may depend on the shapes of the inputs, but not on their values,
+because TF Serving merges and splits requests along the rows.
 
 Source: `tokens`, `mlm`, `sop` and `tokenization_info` come from the reference's TF-Hub modules. The
 others are our own.
@@ -16,11 +16,9 @@ import tensorflow as tf
 
 from albert_tf.text.settings import TextSettings
 
-NUM_CANDIDATES = 5
-# Maximum number of [MASK] per text for which `fill_mask` returns predictions.
-MAX_MASKS = 20
-# Maximum number of positions in a request of `score`, which encodes one sequence per piece.
-MAX_SCORED_POSITIONS = 2**21
+NUM_CANDIDATES = 5  # pieces that `fill_mask` returns for each [MASK]
+MAX_MASKS = 20  # per text in `fill_mask`
+MAX_SCORED_POSITIONS = 2**21  # in a request of `score`, which encodes one sequence per piece
 
 
 class Field(str):
@@ -53,11 +51,10 @@ class Signature:
         }
 
 
-# Texts are UTF-8 and may be empty. Invalid bytes are replaced by U+FFFD. Long texts are truncated
-# at the end. In a pair, the longer text is truncated first. checks.py limits the characters.
+# Texts may be empty. Invalid UTF-8 is replaced by U+FFFD. Long texts are truncated at the end, in a
+# pair the longer one first. checks.py limits the characters.
 _TEXT = {"text": "string [batch]"}
-# If `text_pair` is empty or blank, the input is a single text. For a model that was fine-tuned on
-# pairs, it is a pair with an empty second text.
+# An empty or blank `text_pair` means a single text, unless the model was fine-tuned on pairs.
 _TEXTS = {"text": "string [batch]", "text_pair": "string [batch]"}
 _TOKENS = {
     "input_ids": "int32 [batch, seq_len]",  # piece ids: [CLS] A [SEP] B [SEP], padded
@@ -65,47 +62,31 @@ _TOKENS = {
     "segment_ids": "int32 [batch, seq_len]",  # 0 up to the first [SEP], then 1
 }
 _POOLED = {"pooled_output": "float32 [batch, hidden_size]"}  # output of the pooler for [CLS]
-_ENCODED = {
-    # Output of the last block at all positions.
-    "sequence_output": "float32 [batch, seq_len, hidden_size]",
-    **_POOLED,
-}
-_EMBEDDED = {
-    **_POOLED,
-    # Mean output of the last block over all positions except padding; includes [CLS] and [SEP].
-    "mean_pooled_output": "float32 [batch, hidden_size]",
-}
-# Share of unknown pieces (<unk>) in the truncated texts of a row. A piece is counted once for every
-# window and choice that contains it. The share is 1 for empty texts. If it is close to 1, the other
-# outputs hardly depend on the texts.
+# The last block's output at all positions, and its mean over positions that are not padding.
+_ENCODED = {"sequence_output": "float32 [batch, seq_len, hidden_size]", **_POOLED}
+_EMBEDDED = {**_POOLED, "mean_pooled_output": "float32 [batch, hidden_size]"}
+# Share of <unk> in the truncated texts of a row, see ServingModule.share_of_unknown. It is 1 for
+# empty texts. If it is close to 1, the other outputs hardly depend on the texts.
 _UNKNOWN_SHARE = {"unknown_share": "float32 [batch]"}
-# Used by signatures with piece ids as inputs. Error message of a row with a value out of range, or
-# "". The other outputs of an invalid row are NaN.
+# What is out of range in a row of piece ids, or "". Other outputs of an invalid row are NaN.
 _ERROR = {"error": "string [batch]"}
 
 # Signatures of all kinds.
 COMMON = {
     # Encodes piece ids.
     "tokens": Signature(_TOKENS, {**_ENCODED, **_ERROR}),
-    # Encodes piece ids into one vector per row. The last block is cheaper to compute than in
-    # `tokens`.
+    # Encodes piece ids into one vector per row, which is cheaper than `tokens`.
     "pooled": Signature(_TOKENS, {**_POOLED, **_ERROR}),
     # Tokenizes texts or pairs for `tokens`. Clients may remove columns that contain only padding.
     "tokenize": Signature(_TEXTS, dict.fromkeys(_TOKENS, "int32 [batch, max_seq_length]")),
-    # Returns the tokenizer's settings for clients that tokenize texts themselves.
+    # Returns the vocabulary's path and TextSettings, for clients that tokenize texts themselves.
     "tokenization_info": Signature(
-        {},
-        {
-            "vocab_file": "string []",  # path of the vocabulary
-            # How text is prepared before it is tokenized, see albert_tf.text.settings.TextSettings.
-            **dict.fromkeys(TextSettings._fields, "bool []"),
-        },
+        {}, {"vocab_file": "string []", **dict.fromkeys(TextSettings._fields, "bool []")}
     ),
 }
-# Returns the names of the labels, as in training.
-_LABELS = {"labels": Signature({}, {"labels": "string [labels]"})}
-# For kinds whose `serving_default` has a single output. TensorFlow Serving's REST API omits the
-# name of a single output, so adding a second one would change the format of the response.
+_LABELS = {"labels": Signature({}, {"labels": "string [labels]"})}  # names, as in training
+# For kinds whose `serving_default` has a single output, whose name TF Serving's REST API omits. A
+# second one would change the format of the response.
 _UNKNOWN = {"unknown_share": Signature(_TEXTS, _UNKNOWN_SHARE)}
 
 
@@ -114,8 +95,7 @@ PRETRAINING = {
     "serving_default": Signature(
         _TEXTS,
         {
-            # Probability that text_pair follows text, rather than the reverse. For a single text
-            # it is 0.5, because the model was only trained on pairs.
+            # Probability that text_pair follows text, rather than the reverse; 0.5 for one text.
             "in_order_probability": "float32 [batch]",
             **_EMBEDDED,
             **_UNKNOWN_SHARE,
@@ -125,16 +105,15 @@ PRETRAINING = {
     "fill_mask": Signature(
         _TEXT,
         {
-            # The most probable pieces, best first. `▁` marks the start of a word. Unused rows: "".
+            # The most probable pieces, best first. `▁` marks the start of a word. Unused: "".
             "pieces": f"string [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
-            # Probabilities of these pieces, from a softmax over all pieces. Unused rows: 0.
+            # Probabilities of these pieces. Unused: 0.
             "probabilities": f"float32 [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
             "num_masks": "int32 [batch]",  # number of [MASK] with predictions
         },
     ),
     # Computes the pseudo-log-likelihood of a text: each piece is predicted from all other pieces
-    # except the rest of its word (Kauf and Ivanova 2023). A text of n pieces requires n sequences
-    # of n + 2 pieces. All sequences of a request may have up to MAX_SCORED_POSITIONS positions.
+    # except the rest of its word (Kauf and Ivanova 2023), in a sequence of its own.
     "score": Signature(
         _TEXT,
         {
@@ -146,7 +125,6 @@ PRETRAINING = {
     ),
     **COMMON,
     # Encodes piece ids and computes masked-LM logits at the given positions. Position 0 is [CLS].
-    # At least one position per row is required.
     "mlm": Signature(
         {**_TOKENS, "mlm_positions": "int32 [batch, predictions]"},
         {**_ENCODED, "mlm_logits": "float32 [batch, predictions, vocab_size]", **_ERROR},
@@ -179,9 +157,8 @@ REGRESSOR = {
     **COMMON,
 }
 
-# Predicts the probability of each label for a text, or a pair if the task has pairs. Fine-tuning
-# predicts all labels with a probability of at least 0.5. If task.json contains `label_thresholds`,
-# the outputs in _PREDICTED are added.
+# Predicts the probability of each label for a text, or a pair if the task has pairs. If task.json
+# contains `label_thresholds`, the outputs in _PREDICTED are added.
 MULTILABEL = {
     "serving_default": Signature(_TEXTS, {"probabilities": "float32 [batch, labels]"}),
     **_UNKNOWN,
@@ -197,9 +174,8 @@ TOKEN_CLASSIFIER = {
     "serving_default": Signature(
         _TEXT,
         {
-            # JSON list of the spans in order. Each span is an object with the keys `start` and
-            # `end` (offsets in Unicode characters; `end` is exclusive), `label` (its type), `text`,
-            # and `probability` (mean over its words).
+            # JSON list of objects: `start` and `end` (offsets in Unicode characters; `end` is
+            # exclusive), `label` (the type), `text`, and `probability` (mean over its words).
             "spans": "string [batch]",
             "num_spans": "int32 [batch]",
             **_UNKNOWN_SHARE,
@@ -227,8 +203,7 @@ QUESTION_ANSWERING = {
             # A substring of the context. It is "" if the context is blank, or if the task has
             # unanswerable questions and no_answer_score is above the threshold.
             "answer": "string [batch]",
-            # Score of the best span, even if `answer` is "". Higher is better. If there is no valid
-            # span, the score is -2,000,000.
+            # Score of the best span, even if `answer` is ""; -2,000,000 without a valid span.
             "score": "float32 [batch]",
             "no_answer_score": "float32 [batch]",  # higher: less likely to be answerable
             **_UNKNOWN_SHARE,
@@ -263,18 +238,12 @@ def of_task(table: dict[str, Signature], task: dict, type_vocab_size: int) -> di
     `task` is the content of task.json, or {} for models without a task. Such a model has no pairs
     if its config has a `type_vocab_size` of 1.
     """
+    table = dict(table)
     if "label_thresholds" in task:
-        table = {
-            name: Signature(of.inputs, {**of.outputs, **_PREDICTED})
-            if "probabilities" in of.outputs
-            else of
-            for name, of in table.items()
-        }
-    if task.get("has_pairs", type_vocab_size > 1):
-        return table
-    of_text: dict[str, Signature] = {
-        name: Signature(_TEXT, table[name].outputs)
-        for name in ("serving_default", "unknown_share")
-        if name in table and "text_pair" in table[name].inputs
-    }
-    return {**table, **of_text}
+        of_texts = table["serving_default"]
+        table["serving_default"] = Signature(of_texts.inputs, {**of_texts.outputs, **_PREDICTED})
+    if not task.get("has_pairs", type_vocab_size > 1):
+        for name in ("serving_default", "unknown_share"):
+            if name in table and "text_pair" in table[name].inputs:
+                table[name] = Signature(_TEXT, table[name].outputs)
+    return table

@@ -1,13 +1,10 @@
 r"""Converts a checkpoint to TFLite: a model from piece ids to outputs, for one sequence length.
 
-The outputs are the same as in export.onnx. The application must tokenize. For this, the vocabulary
-and a .json file about the inputs (single texts or pairs, lower case) are written to the directory
-of OUTPUT. Shared weights are stored once. --quantize stores them as int8, which is a quarter of the
-size (dynamic range: activations remain float). Inputs are padded to --max_seq_length pieces, by
-default the length that the checkpoint was trained with. Short texts are as expensive as long ones,
-so convert the checkpoint once for each length that you need.
-
-Prints the size, and the largest difference between the outputs and the checkpoint's outputs.
+The outputs are the same as in export.onnx. The application must tokenize, see README.md, "TFLite".
+--quantize stores weights as int8, which is a quarter of the size (dynamic range: activations remain
+float). Inputs are padded to --max_seq_length pieces, by default the length that the checkpoint was
+trained with. Short texts are as expensive as long ones, so convert the checkpoint once for each
+length that you need. The largest difference from the checkpoint's outputs is printed.
 
 Examples:
   python -m export.tflite --checkpoint=runs/base --output=exports/base.tflite
@@ -46,17 +43,10 @@ def main(_) -> None:
     tf.config.set_visible_devices([], "GPU")
     logging.set_verbosity(logging.ERROR)
     tf.get_logger().setLevel("ERROR")
-    convert(
-        checkpoint=FLAGS.checkpoint,
-        output=FLAGS.output,
-        kind=FLAGS.kind,
-        max_seq_length=FLAGS.max_seq_length,
-        quantize=FLAGS.quantize,
-    )
+    convert(FLAGS.checkpoint, FLAGS.output, FLAGS.kind, FLAGS.max_seq_length, FLAGS.quantize)
 
 
 def convert(
-    *,
     checkpoint: str,
     output: str,
     kind: str | None = None,

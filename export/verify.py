@@ -1,9 +1,8 @@
 """Verifies that an export works without our code and has the same outputs as the model in memory.
 
-A new process loads the SavedModel with only TensorFlow and tensorflow-text and runs a fixed set of
-requests. The outputs must equal the outputs of the module's functions in memory, and their
-tokenizer must return the pieces of the Python tokenizer. The outputs of a bfloat16 export must also
-be close to the outputs of the float32 model.
+A new process loads the SavedModel with only TensorFlow and tensorflow-text and runs fixed requests.
+A bfloat16 export must also be close to the float32 model. The tokenizer in the graph must return
+the pieces of the Python tokenizer.
 """
 
 import json
@@ -58,41 +57,33 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
     largest = max(map(_difference, questions, _answers(functions, questions), answers))
     if exact is None:
         return largest
-    expected = _answers(exact.functions(), questions)
-    differences = [*map(_rounding, expected, answers)]
+    differences = [*map(_rounding, _answers(exact.functions(), questions), answers)]
     for (signature, _), difference in zip(questions, differences):
         if not difference <= BFLOAT16_TOLERANCE:
-            raise RuntimeError(
-                f"{signature} in bfloat16 is {difference:.2g} from the float32 model's answer, "
-                f"more than {BFLOAT16_TOLERANCE}: export this model in float32"
-            )
+            above = f"{difference:.2g} from the float32 model, above {BFLOAT16_TOLERANCE}"
+            raise RuntimeError(f"{signature} in bfloat16 is {above}: export this model in float32")
     return max(differences)
 
 
 def _check_tokenizer(module) -> None:
     """Raises a RuntimeError if the tokenizer in the graph and in Python find other pieces."""
-    texts = [text for pair in (*_TEXTS, *_LONG_TEXTS) for text in pair]
-    decoded = [t if isinstance(t, str) else t.decode("utf-8", "replace") for t in texts]
-    in_graph = module.tokenizer(tf.constant(texts, tf.string)).to_list()
+    texts = [tf.compat.as_bytes(text) for pair in (*_TEXTS, *_LONG_TEXTS) for text in pair]
+    decoded = [text.decode("utf-8", "replace") for text in texts]
     in_python = module.served.tokenizer.encode_batch(decoded)
-    for text, theirs, ours in zip(decoded, in_graph, in_python):
-        if theirs != [*map(int, ours)]:
-            raise RuntimeError(
-                f"the tokenizer in the graph divides {text[:80]!r} otherwise than in Python"
-            )
+    for text, theirs, ours in zip(decoded, module.tokenizer(tf.constant(texts)), in_python):
+        if theirs.numpy().tolist() != [*map(int, ours)]:
+            raise RuntimeError(f"graph and Python divide {text[:80]!r} into other pieces")
 
 
 def _in_fresh_process(saved_model: str, questions: list[tuple[str, dict]]) -> list[dict]:
     """Runs `_main` in a new process that cannot import our code, and returns the answers."""
-    # Neither the current directory nor, because of runpy, that of this file is on sys.path.
-    start = (
-        "import runpy, sys; sys.path[:] = filter(None, sys.path); sys.argv.pop(0); "
-        "runpy.run_path(sys.argv[0], run_name='__main__')"
-    )
+    # With runpy, the directory of this file is not on sys.path.
+    start = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
     process = subprocess.run(
         [sys.executable, "-c", start, os.path.abspath(__file__), saved_model],
         input=pickle.dumps(questions),
         capture_output=True,
+        cwd=saved_model,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
     )
     if process.returncode:
@@ -104,93 +95,80 @@ def _in_fresh_process(saved_model: str, questions: list[tuple[str, dict]]) -> li
 def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]]]:
     """Returns (signature name, inputs) pairs: short, long and empty batches for each signature."""
     rng = np.random.RandomState(20200426)
-    lengths = np.array([[11], [3], [7]])
-    real = (np.arange(11) < lengths).astype(np.int32)
+    real = (np.arange(11) < [[11], [3], [7]]).astype(np.int32)
     ids = {
         "input_ids": real * rng.randint(0, module.sizes["vocab_size"], real.shape).astype(np.int32),
         "input_mask": real,
         "segment_ids": real * (np.arange(11) >= 5).astype(np.int32),
         "mlm_positions": rng.randint(0, 11, [3, 2]).astype(np.int32),
     }
-    choices = module.sizes.get("choices", 1)
     batches = [
-        {
-            **_as_inputs([text for text, _ in pairs], [pair for _, pair in pairs], choices),
-            **{name: values[:size] for name, values in ids.items()},
-        }
+        {**_as_inputs(pairs, module.sizes["choices"]), **{name: ids[name][:size] for name in ids}}
         for pairs, size in ((_TEXTS, 3), (_LONG_TEXTS, 1), ([], 0))
     ]
     questions = []
     for signature, function in sorted(functions.items()):
-        names = [spec.name for spec in tf.nest.flatten(function.structured_input_signature)]
+        names = function.structured_input_signature[1]
         for batch in batches if names else [{}]:
             questions.append((signature, {name: batch[name] for name in names}))
     return questions
 
 
-def _as_inputs(texts: list, pairs: list, choices: int) -> dict[str, np.ndarray]:
+def _as_inputs(pairs: list[tuple], choices: int) -> dict[str, np.ndarray]:
     """Returns a dict of the text inputs of all kinds, each of shape [rows, ...]."""
-    first, second = (np.array(column, object) for column in (texts, pairs))
-    # Append a number to repeated texts, because equal choices would make the answer ambiguous.
-    options = [
-        [f"{text} {i}" if i >= len(texts) else text for text in np.roll(first, -i)]
-        for i in range(choices)
-    ]
+    texts = [tuple(map(tf.compat.as_bytes, pair)) for pair in pairs]
+    first, second = (np.array([pair[side] for pair in texts], object) for side in (0, 1))
+    # Numbered, because equal choices would make the answer ambiguous.
+    options = [[b"%s %d" % (text, i) for text in np.roll(first, -i)] for i in range(choices)]
     return {
         "text": first,
         "text_pair": second,
         "question": second,
         "context": first,
-        "words": _padded([text.split() or [""] for text in texts]),
+        "words": padded([text.split() or [b""] for text in first]),
         "options": np.array(options, object).T,
     }
 
 
-def _padded(rows: list[list]) -> np.ndarray:
+def padded(rows: list[list]) -> np.ndarray:
     """Converts rows of words to an object array [rows, words]; pads shorter rows with ""."""
-    table = np.full([len(rows), max(map(len, rows), default=1)], "", object)
-    for places, row in zip(table, rows):
-        places[: len(row)] = row
-    return table
+    longest = max(map(len, rows), default=1)
+    table = [[*row, *[""] * (longest - len(row))] for row in rows]
+    return np.array(table, object).reshape([len(rows), longest])
 
 
 def _answers(functions: dict, questions: list[tuple[str, dict[str, np.ndarray]]]) -> list[dict]:
     answers = []
     for signature, inputs in questions:
-        tensors = {
-            # TensorFlow cannot infer the dtype of an empty list of texts.
+        tensors = {  # with the dtype, because TensorFlow cannot infer it if there are no texts
             name: tf.constant(value, tf.string if value.dtype == object else None)
             for name, value in inputs.items()
         }
         answer = {name: t.numpy() for name, t in functions[signature](**tensors).items()}
         if "vocab_file" in answer:  # compare the content, because paths differ
-            with tf.io.gfile.GFile(answer["vocab_file"], "rb") as file:
-                answer["vocab_file"] = np.array(file.read(), object)
+            answer["vocab_file"] = np.array(tf.io.read_file(answer["vocab_file"]), object)
         answers.append(answer)
     return answers
 
 
 def _difference(question: tuple[str, dict], expected: dict, answer: dict) -> float:
     """Returns the largest difference between outputs; raises a RuntimeError above TOLERANCE."""
-    largest = 0.0
+    signature, inputs = question
     expected, answer = _with_probabilities_apart(expected), _with_probabilities_apart(answer)
-    if expected.keys() != answer.keys():
-        raise RuntimeError(f"{question[0]} returns {sorted(answer)}, not {sorted(expected)}")
+    forms = [{name: (a.shape, a.dtype) for name, a in of.items()} for of in (answer, expected)]
+    if forms[0] != forms[1]:
+        raise RuntimeError(f"{signature} returns {forms[0]}, not {forms[1]}, for {inputs}")
+    largest = 0.0
     for name, ours in expected.items():
         theirs = answer[name]
-        equal = ours.shape == theirs.shape and ours.dtype == theirs.dtype
-        if equal and ours.dtype.kind == "f":
-            equal = np.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
+        if ours.dtype.kind == "f":
+            is_equal = np.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
             largest = max(largest, float(np.abs(ours - theirs).max(initial=0.0)))
-        elif equal and name == "pieces":
-            certain = _certain_ranks(expected["probabilities"])
-            equal = np.array_equal(ours[certain], theirs[certain])
-        elif equal:
-            equal = np.array_equal(ours, theirs)
-        if not equal:
-            raise RuntimeError(
-                f"{question[0]} returns another {name} than the model in memory, for {question[1]}"
-            )
+        else:
+            certain = _certain_ranks(expected["probabilities"]) if name == "pieces" else ...
+            is_equal = np.array_equal(ours[certain], theirs[certain])
+        if not is_equal:
+            raise RuntimeError(f"{signature} returns another {name} than in memory, for {inputs}")
     return largest
 
 
@@ -200,11 +178,8 @@ def _with_probabilities_apart(outputs: dict) -> dict:
         return outputs
     rows = [json.loads(row) for row in outputs["spans"]]
     probabilities = [span.pop("probability") for row in rows for span in row]
-    return {
-        **outputs,
-        "spans": np.array([json.dumps(row) for row in rows], object),
-        "probabilities of spans": np.array(probabilities, np.float32),
-    }
+    apart = {"probabilities of spans": np.array(probabilities, np.float32)}
+    return {**outputs, **apart, "spans": np.array([json.dumps(row) for row in rows], object)}
 
 
 def _rounding(expected: dict, answer: dict) -> float:
@@ -229,9 +204,8 @@ def _main(saved_model: str) -> None:
     """Runs the requests from stdin in the new process and writes the outputs to stdout."""
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing else may be written to stdout
-    for name in ("albert_tf", "pipelines", "export"):
-        # None makes imports fail, even if the package is installed. Typeshed does not allow None.
-        sys.modules[name] = None  # type: ignore[assignment]
+    # None makes imports fail, even if the package is installed. Typeshed does not allow None.
+    sys.modules.update(dict.fromkeys(("albert_tf", "pipelines", "export")))  # type: ignore[arg-type]
 
     import tensorflow_text  # noqa: F401  Registers ops that are built into TF Serving.
 
@@ -241,4 +215,4 @@ def _main(saved_model: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    _main(sys.argv[2])

@@ -15,22 +15,15 @@ from tensorflow_serving.apis import prediction_log_pb2
 from .signatures import Field, Signature
 
 WARMUP_FILE = os.path.join("assets.extra", "tf_serving_warmup_requests")
-
 # (batch size, maximum length) of typical requests. The list is short, because a new version is not
 # available until all requests have run. (TF Serving accepts at most 1,000.)
 _SHAPES = ((1, 16), (1, 64), (1, 512), (4, 16), (4, 64))
-
-# Size of the dimension `predictions`, which depends on the request.
-_PREDICTIONS = 3
 
 
 def write_warmup_requests(
     saved_model: str, signatures: dict[str, Signature], sizes: dict[str, int]
 ) -> None:
-    """Writes warm-up requests to the directory of a SavedModel.
-
-    `sizes` contains the dimensions that are fixed by the model, such as "choices".
-    """
+    """Writes warm-up requests to a SavedModel. `sizes` has the dimensions fixed by the model."""
     path = os.path.join(saved_model, WARMUP_FILE)
     tf.io.gfile.makedirs(os.path.dirname(path))
     # Signatures without inputs need no warm-up.
@@ -38,12 +31,11 @@ def write_warmup_requests(
     with tf.io.TFRecordWriter(path) as writer:
         for (name, signature), (batch, seq_len) in itertools.product(asked, _SHAPES):
             seq_len = min(seq_len, sizes["max_seq_length"])
-            chosen = {"predictions": _PREDICTIONS, "words": seq_len // 2}
-            dimensions = {**sizes, **chosen, "batch": batch, "seq_len": seq_len}
+            dimensions = {"batch": batch, "seq_len": seq_len, "words": seq_len // 2}
+            dimensions = {**sizes, **dimensions, "predictions": 3}
             log = prediction_log_pb2.PredictionLog()
             request = log.predict_log.request
-            # TF Serving ignores the model's name and always uses the model that it is loading.
-            request.model_spec.name = "albert"
+            request.model_spec.name = "albert"  # ignored: TF Serving uses the model that it loads
             request.model_spec.signature_name = name
             for key, field in signature.inputs.items():
                 value = _input(key, field, dimensions)

@@ -12,17 +12,13 @@ from .serving_module import ServingModule, TextModule
 
 
 class RegressorModule(TextModule):
-    """Computes the kind's `answers` for texts, or for text pairs if the task has pairs.
-
-    `table` lists the outputs. Probabilities are float64 until they are returned, as in
-    pipelines.predict, so that both choose the same labels.
-    """
+    """Computes the kind's `answers` for texts, or for text pairs if the task has pairs."""
 
     table = signatures.REGRESSOR
     model: AlbertForSequenceClassification
 
     def answer(self, tokens: dict) -> dict:
-        """See ServingModule.answer."""
+        """See ServingModule.answer. Probabilities are float64 as in predict, for equal labels."""
         task, outputs = self.served.task, self.signatures["serving_default"].outputs
         logits = self.model.classifier(self.encode_to_pooled(**tokens)["pooled_output"])
         logits = tf.cast(logits, tf.float64) / task.get("temperature", 1.0)
@@ -32,30 +28,22 @@ class RegressorModule(TextModule):
             least = task.get("min_probability", 0.0)
             answers["label"] = best_labels(found["probabilities"], task["labels"], least)
         if "predicted" in outputs:
-            of_labels = task["labels"], task["label_thresholds"]
-            answers["predicted"] = tf.cast(
-                labels_above(found["probabilities"], *of_labels), tf.int32
-            )
+            thresholds = task["label_thresholds"]
+            predicted = labels_above(found["probabilities"], task["labels"], thresholds)
+            answers["predicted"] = tf.cast(predicted, tf.int32)
         if "unknown_share" in outputs:
             answers["unknown_share"] = self.share_of_unknown(tokens)
         return answers
 
 
 class MultiLabelModule(RegressorModule):
-    """Computes the probability of each label for a text or text pair.
-
-    If task.json contains `label_thresholds`, the predicted labels are also returned.
-    """
+    """Computes probabilities of labels; with `label_thresholds` in task.json, selects labels."""
 
     table = signatures.MULTILABEL
 
 
 class ClassifierModule(RegressorModule):
-    """Predicts the label of a text or text pair.
-
-    If task.json contains a `temperature`, logits are divided by it. If it contains a
-    `min_probability`, the label is "unsure" for lower probabilities.
-    """
+    """Predicts the label of a text or text pair, or "unsure" below task.json's min_probability."""
 
     table = signatures.CLASSIFIER
 
@@ -69,9 +57,9 @@ class MultipleChoiceModule(ServingModule):
     def serving_default(self, context, question, options) -> dict:
         """Serves the `serving_default` signature."""
         task, options = self.served.task, tf.reshape(options, [-1])
-        longest, num_choices = task["max_qa_length"], task["num_choices"]
+        longest, num_choices, blank = task["max_qa_length"], task["num_choices"], task.get("blank")
         preprocess = self.tokenizer.preprocess
-        answers = questions_with_options(preprocess, question, options, longest, task.get("blank"))
+        answers = questions_with_options(preprocess, question, options, longest, blank)
         # Tokenize each context only once, and repeat its pieces for each option.
         contexts = self.pieces(context)[:, : self.max_seq_length]
         contexts = tf.gather(contexts, tf.repeat(tf.range(tf.size(context)), num_choices))

@@ -5,6 +5,7 @@ import tensorflow as tf
 from albert_tf.answering.sentences import mask_pieces, mean_output, word_numbers
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.masks import tokenize_around_masks
+from albert_tf.text.packing import FEATURES
 from .. import signatures
 from ..batches import map_rows, map_sorted_rows
 from ..checks import MAX_OUTPUT_VALUES
@@ -79,7 +80,7 @@ class PreTrainingModule(EncoderModule):
 
     @property
     def _most_logit_rows(self) -> int:
-        """Rows of masked-LM logits that are computed at once: no more than a request may return."""
+        """Rows of masked-LM logits that are computed at once."""
         return max(MAX_OUTPUT_VALUES // self.sizes["vocab_size"], 1)
 
     def _tokenize_around_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
@@ -100,21 +101,19 @@ class PreTrainingModule(EncoderModule):
 
     def _score(self, tokens: dict) -> dict:
         ids, mask = tokens["input_ids"], tokens["input_mask"]
-        words = word_numbers(ids, mask, self.served.tokenizer.word_starts())
+        tokenizer = self.served.tokenizer
+        words = word_numbers(ids, mask, tokenizer.word_starts())
         # Create one row per piece, in which the piece and the rest of its word are masked.
         text, place = tf.unstack(tf.cast(tf.where(words > 0), tf.int32), axis=1)
         rows = tf.gather(ids, text)
-        mask_id = self.served.tokenizer.mask_id
         masked = {
-            "input_ids": mask_pieces(rows, place, mask_id, tf.gather(words, text)),
+            "input_ids": mask_pieces(rows, place, tokenizer.mask_id, tf.gather(words, text)),
             "input_mask": tf.gather(mask, text),
             "segment_ids": tf.zeros_like(rows),
             "place": place,
             "piece": tf.gather(rows, place, batch_dims=1),
         }
-        log_probs = map_rows(
-            lambda part: self._log_probs(**part), masked, most_rows=self._most_logit_rows
-        )["log_prob"]
+        log_probs = map_rows(self._log_probs, masked, most_rows=self._most_logit_rows)["log_prob"]
         return {
             "log_likelihood": tf.math.unsorted_segment_sum(log_probs, text, tf.shape(ids)[0]),
             "num_pieces": tf.reduce_sum(tf.cast(words > 0, tf.int32), axis=1),
@@ -122,12 +121,12 @@ class PreTrainingModule(EncoderModule):
             "unknown_share": self.share_of_unknown(tokens),
         }
 
-    def _log_probs(self, place, piece, **tokens) -> dict:
+    def _log_probs(self, rows: dict) -> dict:
         """Computes `log_prob` [rows], the log probability of `piece` at position `place`."""
-        encoded = self.encode(**tokens)["sequence_output"]
-        at_place = tf.gather(encoded, place[:, tf.newaxis], batch_dims=1)
+        encoded = self.encode(*(rows[name] for name in FEATURES))["sequence_output"]
+        at_place = tf.gather(encoded, rows["place"][:, tf.newaxis], batch_dims=1)
         log_probs = tf.nn.log_softmax(self._masked_lm(at_place)[:, 0])
-        return {"log_prob": tf.gather(log_probs, piece, batch_dims=1)}
+        return {"log_prob": tf.gather(log_probs, rows["piece"], batch_dims=1)}
 
     def mlm(self, **tokens) -> dict:
         """Serves the `mlm` signature."""

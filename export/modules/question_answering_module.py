@@ -16,8 +16,6 @@ from .serving_module import ServingModule
 class QuestionAnsweringModule(ServingModule):
     """Finds answers in texts. Supports both classes of question-answering models.
 
-    The threshold for "no answer" is determined in fine-tuning.
-
     Source: the reference's squad_utils, which follows BERT's run_squad.
     Deviation: a question is also truncated if it leaves no room for the context.
     """
@@ -70,10 +68,9 @@ class QuestionAnsweringModule(ServingModule):
     def _at_positions(
         self, tokens: dict, aligned: AlignedPieces, windows: Windows, offsets: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns additional inputs of `answer` for each position in the packed windows.
+        """Returns additional inputs of `answer` for each position, [windows, seq_len].
 
-        These are bool `may_start` and `may_end`, and int64 `visible_before` and `visible_through`
-        of AlignedPieces. All have shape [windows, seq_len].
+        These are bool `may_start` and `may_end`, and int64 `visible_*` of AlignedPieces.
         """
         piece = windows.pieces.flat_values
         # Map positions in the sequences to columns of the windows. The last column is empty.

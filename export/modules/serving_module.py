@@ -18,51 +18,34 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from .. import signatures
 from ..batches import map_rows
 from ..checks import check_shapes, find_errors, mark_bad_rows
-from ..preprocessor import Preprocessor
 
 
 @dataclasses.dataclass(frozen=True)
 class ServedCheckpoint:
-    """A checkpoint to export, with its config, task and tokenizer, and the export settings.
+    """A checkpoint to export and its export settings."""
 
-    Attributes:
-      kind: one of export.kinds.MODULES.
-      task: the content of task.json; {} for kinds without a task.
-      checkpoint: the prefix of the checkpoint.
-      model_dir: the directory of the model, which contains the vocabulary.
-      config: the model's config, with the number of layers in the checkpoint.
-      max_seq_length: maximum length of sequences created from text, including special pieces.
-      precision: dtype of matmuls and their weights, "float32" or "bfloat16".
-    """
-
-    kind: str
-    task: dict
-    checkpoint: str
-    model_dir: str
+    kind: str  # one of export.kinds.MODULES
+    task: dict  # the content of task.json; {} for kinds without a task
+    checkpoint: str  # prefix
+    model_dir: str  # contains the vocabulary
     config: AlbertConfig
     tokenizer: AlbertTokenizer
-    max_seq_length: int
-    precision: str = "float32"
+    max_seq_length: int  # of sequences created from text, including special pieces
+    precision: str = "float32"  # of matmuls and their weights; or "bfloat16"
 
 
 class ServingModule(tf.train.Checkpoint, abc.ABC):
     """Base class of all kinds. It tokenizes, packs and encodes texts.
 
-    For each signature in `table`, there is a method with the same name, inputs and outputs.
-
-    Calling a module runs the encoder. `variables`, `trainable_variables` and
-    `regularization_losses` make it a Reusable SavedModel, which hub.KerasLayer can fine-tune. They
-    are attributes, because properties of a tf.Module are not saved in a SavedModel.
+    For each signature in `table`, there is a method with the same name, inputs and outputs. Calling
+    a module runs the encoder.
 
     tf.random.set_seed and tf.keras.utils.set_random_seed clear TensorFlow's kernel cache, which
     contains all in-graph SentencePiece models of the process. Existing modules then fail, so set
     the seed before creating a module. Served models are not affected.
-
-    Attributes:
-      table: signatures of the kind.
     """
 
-    table: dict[str, signatures.Signature]
+    table: dict[str, signatures.Signature]  # of the kind
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
         super().__init__()
@@ -72,6 +55,8 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         self._untracked = lambda: (model, directory)
         config_file = os.path.join(directory.name, CONFIG_FILE)
         self.encoder.config.write(config_file)
+        # Make a Reusable SavedModel, which hub.KerasLayer can fine-tune. They are attributes,
+        # because properties of a tf.Module are not saved in a SavedModel.
         self.variables = list(self.encoder.variables)
         # bfloat16 variables are not trainable, because small updates would be lost in rounding.
         trainable = served.precision == "float32"
@@ -117,39 +102,27 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     @property
     def signatures(self) -> dict[str, signatures.Signature]:
         """The signatures of the model, adapted to its task."""
-        config = self.encoder.config
-        return signatures.of_task(self.table, self.served.task, config.type_vocab_size)
+        return signatures.of_task(self.table, self.served.task, self.encoder.config.type_vocab_size)
 
     @property
     def sizes(self) -> dict[str, int]:
-        """A dict mapping names of dimensions to sizes, if they are fixed by the model."""
+        """A dict mapping names of dimensions that are fixed by the model to their sizes."""
         config, task = self.encoder.config, self.served.task
-        sizes = {
+        return {
             "hidden_size": config.hidden_size,
             "vocab_size": config.vocab_size,
             "max_seq_length": self.max_seq_length,
+            "labels": len(task.get("labels", ())),
+            "choices": task.get("num_choices", 1),
         }
-        if "labels" in task:
-            sizes["labels"] = len(task["labels"])
-        if "num_choices" in task:
-            sizes["choices"] = task["num_choices"]
-        return sizes
-
-    @property
-    def limits(self) -> dict[str, int]:
-        """A dict mapping each of FEATURES to the exclusive upper bound of its values."""
-        config = self.encoder.config
-        return dict(zip(FEATURES, (config.vocab_size, 2, config.type_vocab_size)))
 
     @tf.function
     def __call__(self, inputs: dict, training: bool = False) -> dict:
         """Encodes model_inputs, int32 [batch, seq_len]. Used to fine-tune a loaded SavedModel.
 
-        Only the training branch uses XLA, which a server may lack. It applies dropout at the
-        config's rates, with a new seed per call.
-
-        Returns float32 `sequence_output` [batch, seq_len, H] and `pooled_output` [batch, H]. The
-        latter is also returned as `default`, which TF-Hub's text API requires.
+        In training, dropout has the config's rates and a new seed per call. Only this branch uses
+        XLA, which a server may lack. Returns float32 `sequence_output` [batch, seq_len, H] and
+        `pooled_output` [batch, H], also as `default`, which TF-Hub's text API requires.
         """
         seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32) if training else None
         encoded = _float32(self.encoder(inputs, seed), "sequence_output", "pooled_output")
@@ -179,11 +152,6 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         """Truncates texts with `read` and tokenizes them to int32 [batch, (pieces)]."""
         return self.tokenizer(self.read(texts))
 
-    def save_preprocessor(self, directory: str) -> None:
-        """Saves the preprocessor, a SavedModel that maps strings to the inputs of `__call__`."""
-        longest = self.encoder.config.max_position_embeddings
-        Preprocessor(self.served.tokenizer, self.max_seq_length, longest).save(directory)
-
     def tokens(self, **tokens) -> dict:
         """Serves the `tokens` signature."""
         return self.on_good_rows(self.encode, tokens)
@@ -193,12 +161,14 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return self.on_good_rows(self.encode_to_pooled, tokens)
 
     def on_good_rows(self, function, tokens: dict) -> dict:
-        """Applies a function to all valid rows. Also returns the `error` of each row.
+        """Applies a function to all rows without values out of range; adds `error` of each row.
 
-        `tokens`, int32 [batch, columns], are passed as keyword arguments. A row is invalid if any
-        of its values is out of range, see `limits`.
+        `tokens`, int32 [batch, columns], are passed as keyword arguments.
         """
-        limits: dict[str, int | tf.Tensor] = {**self.limits}
+        config = self.encoder.config
+        limits: dict[str, int | tf.Tensor] = dict(
+            zip(FEATURES, (config.vocab_size, 2, config.type_vocab_size))
+        )
         if "mlm_positions" in tokens:
             limits["mlm_positions"] = tf.shape(tokens["input_ids"])[1]
         error = find_errors(tokens, limits)
@@ -214,14 +184,13 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     def pack_texts(self, text: tf.Tensor, text_pair: tf.Tensor | None) -> dict[str, tf.Tensor]:
         """Packs the text or text pair of each row; see Packer.pack."""
+        first = self.pieces(text)
         if text_pair is None:
-            return self.packer.truncate_and_pack(self.pieces(text))
+            return self.packer.truncate_and_pack(first)
         second = self.pieces(text_pair)
         # A model that was fine-tuned on pairs gets a pair even if the second text is empty.
-        has_pairs = self.served.task.get("has_pairs", False)
-        return self.packer.truncate_and_pack(
-            self.pieces(text), second, has_pairs or second.row_lengths() > 0
-        )
+        has_second = self.served.task.get("has_pairs") or second.row_lengths() > 0
+        return self.packer.truncate_and_pack(first, second, has_second)
 
     def tokenization_info(self) -> dict:
         """Serves the `tokenization_info` signature."""
@@ -242,12 +211,11 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         """
 
     def share_of_unknown(self, tokens: dict, counts: tf.Tensor | None = None) -> tf.Tensor:
-        """Computes the share of unknown pieces per request, float32 [batch].
+        """Computes the share of unknown pieces in all sequences of a request, float32 [batch].
 
-        See AlbertTokenizer.unknown_shares. The rule is the same for every kind: all sequences of a
-        request count. So a piece in the overlap of two windows counts twice, a question once per
-        window, and a context once per choice. `counts`, int64 [batch], is the number of consecutive
-        sequences per request. None means one.
+        A piece in the overlap of two windows counts twice, a question once per window, and a
+        context once per choice. `counts`, int64 [batch], is the number of consecutive sequences per
+        request. None means one.
         """
         ids = tokens["input_ids"]
         num_rows, seq_len = tf.unstack(tf.shape(ids, tf.int64))
@@ -267,11 +235,9 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     def _encoder_inputs(self, input_ids, *others) -> dict:
         seq_len, longest = tf.shape(input_ids)[1], self.encoder.config.max_position_embeddings
         message = f"seq_len must be 1 to {longest}, the rows of the position table"
-        checks = [
-            tf.debugging.assert_positive(seq_len, message),
-            tf.debugging.assert_less_equal(seq_len, longest, message),
-        ]
-        with tf.control_dependencies(checks):  # else another op fails with an unclear error
+        is_valid = tf.debugging.assert_positive(seq_len, message)
+        is_short = tf.debugging.assert_less_equal(seq_len, longest, message)
+        with tf.control_dependencies([is_valid, is_short]):  # else another op's error is unclear
             input_ids = tf.identity(input_ids)
         return model_inputs(dict(zip(FEATURES, (input_ids, *others))))
 

@@ -71,10 +71,10 @@ class TokenClassifierModule(ServingModule):
         }
 
     def _tag(self, words: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-        """Tags the words of texts, string [batch, (words)].
+        """Tags words, string [batch, (words)].
 
-        Returns `place`, the indices of the labels, int32 [all words]; `probability`, float32 [all
-        words]; and `unknown_share`, float32 [batch].
+        Returns int32 `place` (of the label) and float32 `probability`, both [all words], and
+        float32 `unknown_share` [batch].
         """
         tokens, windows = self.packer.pack_words(
             self.tokenizer, words, self.served.task["doc_stride"]
@@ -87,11 +87,10 @@ class TokenClassifierModule(ServingModule):
         }
 
     def answer(self, tokens: dict) -> dict:
-        """Tags the words of packed sequences.
+        """Tags the words of packed sequences, which contain `word`; see Packer.pack_words.
 
-        `tokens` also contains `word`, int32 [batch, seq_len]. It is the number of a word (from 1)
-        at the position where the word is tagged, and 0 elsewhere. Returns tensors [tagged words]:
-        `word`, int32; `place`, int32, the index of the best label; its `probability`, float32.
+        Returns tensors [tagged words]: `word`, int32; `place`, int32, the index of the best label;
+        its `probability`, float32.
         """
         word = tokens["word"]
         encoded = self.encode(tokens["input_ids"], tokens["input_mask"], tokens["segment_ids"])
@@ -106,8 +105,8 @@ class TokenClassifierModule(ServingModule):
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
         """Returns the first word, last word and label of all entities, ragged [batch, (spans)].
 
-        Words are numbered consecutively across all texts. Entities are defined as in
-        entities.find_entities. If the labels are not entity tags, each word is a span.
+        Words are numbered across all texts. See entities.find_entities. If the labels are not
+        entity tags, each word is a span.
         """
         labels = self.served.task["labels"]
         if not are_entity_tags(labels):

@@ -16,11 +16,12 @@ from export.loading import open_checkpoint
 from export.modules.pretraining_module import PreTrainingModule
 from tests.builders import tiny_config, with_random_weights
 from tests.conftest import WORDS
-from tests.export.task_models import make_module, modules, traced_once  # noqa: F401  fixtures
+from tests.export.task_models import make_module, module_of, traced_once  # noqa: F401  fixtures
 
 CHINESE = "北京是中国的首都。上海？天地玄黄宇宙洪荒"
 MAX_SEQ_LENGTH = 37
-CONFIG = tiny_config(vocab_size=1)
+DROPOUT = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.2)
+CONFIG = tiny_config(vocab_size=1, **DROPOUT)
 
 
 @pytest.fixture(scope="session")
@@ -56,8 +57,7 @@ def tokenizer(model_dir):
 
 @pytest.fixture(scope="session")
 def module(model, model_dir) -> PreTrainingModule:
-    module = PreTrainingModule(model, open_checkpoint(str(model_dir), None, MAX_SEQ_LENGTH))
-    return traced_once(module)
+    return PreTrainingModule(model, open_checkpoint(str(model_dir), None, MAX_SEQ_LENGTH))
 
 
 @pytest.fixture(scope="session")

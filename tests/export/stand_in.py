@@ -23,11 +23,9 @@ class QuietHandler(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serving(handler, tls=None):
-    """Serves HTTP on loopback, by an ssl.SSLContext if one is given; yields the port."""
+def serving(handler):
+    """Serves HTTP on loopback; yields the port."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    if tls:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=[0.05], daemon=True)
     thread.start()
     try:

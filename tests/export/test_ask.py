@@ -1,10 +1,8 @@
-"""Programs that ask print the SavedModel's answers: ours, one in C, and saved_model_cli."""
+"""Programs that ask print the SavedModel's answers: ours, and one in C."""
 
 import os
-import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,8 @@ import tensorflow as tf
 import tensorflow_text
 from tensorflow.core.protobuf import saved_model_pb2
 
-from export import signatures
 from export.ask import ask, load
+from tests.builders import raises_one_line
 from tests.jobs import finish, run, start
 
 # What the graph needs of tensorflow-text: SentencePiece, and Unicode normalization.
@@ -27,64 +25,78 @@ TEXT_PAIR = ["Dogs run.", "", "Seven small birds sing in trees."]
 OUTPUTS = ["in_order_probability", "mean_pooled_output"]
 
 
-def test_the_answers_printed_are_the_saved_models(exported, loaded, monkeypatch, capsys):
-    paths = []
-    monkeypatch.setattr(tf.saved_model, "load", lambda path: paths.append(path) or loaded)
+@pytest.fixture
+def asked(exported, loaded, monkeypatch, capsys):
+    """A function of the flags' texts that asks the export, which is loaded already."""
+    monkeypatch.setattr(
+        tf.saved_model, "load", lambda path: loaded if path == str(exported) else None
+    )
+    call = load(str(exported.parent))
+    assert capsys.readouterr().out == f"{exported} answers\n"
+    return lambda signature="", **texts: ask(call, texts, signature)
+
+
+def test_the_answers_printed_are_the_saved_models(asked, loaded):
     texts = ["The [MASK] fox [MASK].", "[MASK]", "[MASK]" * 22]
     # Of a pair and the same swapped one is told right.
     pairs = ["Dogs run. ||| Birds sing.", "Birds sing. ||| Dogs run.", "A fox. ||| A fox."]
-    lines = ask(load(str(exported.parent)), {}, masked_texts=texts, pairs=pairs)
+    lines = asked(fill_mask=texts, pair=pairs)
     assert lines[-1] == "rather in order as given than swapped: 1 of 3 pairs (by chance half)"
-    assert "  (2 more [MASK] without an answer: too far back, or too many)" in lines
+    assert "  no answer: 2 more [MASK], too far back or too many" in lines
     printed = "\n".join(lines)
-    assert capsys.readouterr().out == f"{exported} answers\n" and paths == [str(exported)]
     filled = loaded.signatures["fill_mask"](text=tf.constant(texts))
     assert printed.count("  [MASK] ") == 3 + 20
     for row, mask in ((0, 0), (0, 1), (1, 0)):
         piece = filled["pieces"][row, mask, 0].numpy().decode()
         percent = 100 * filled["probabilities"][row, mask, 0].numpy()
         assert f"  [MASK] {mask + 1}: {piece} {percent:.1f} %," in printed
-    sides = ["Dogs run.", "Birds sing.", "A fox."]
-    others = [*sides[1::-1], sides[2]]
-    inputs = {"text": tf.constant(sides), "text_pair": tf.constant(others)}
+    inputs = {"text": ["Dogs run.", "Birds sing."], "text_pair": ["Birds sing.", "Dogs run."]}
+    inputs = {name: tf.constant(texts) for name, texts in inputs.items()}
     order = loaded.signatures["serving_default"](**inputs)["in_order_probability"].numpy()
-    assert (
-        f"text: Dogs run.\ntext_pair: Birds sing.\n  in_order_probability: {order[0]:.6g}"
-        in printed
-    )
+    head = "text: Dogs run.\ntext_pair: Birds sing.\n"
+    assert f"{head}  in_order_probability: {order[0]:.6g}" in printed
     assert f"  in_order_probability, swapped: {order[1]:.6g}\n" in printed
     assert "  pooled_output: 20 numbers\n" in printed
 
 
-def test_a_pretrained_model_scores_texts_and_names_its_flags(exported, loaded, monkeypatch):
-    monkeypatch.setattr(tf.saved_model, "load", lambda path: loaded)
-    call, texts = load(str(exported)), {"text": ["Dogs run."]}
-    lines = ask(call, texts, pairs=["Dogs run. ||| Birds sing."])
+def test_a_text_alone_is_scored(asked, loaded):
+    lines = asked(text=["Dogs run."], pair=["Dogs run. ||| Birds sing."])
     answer = loaded.signatures["score"](text=tf.constant(["Dogs run."]))
     assert lines[1:3] == ["text: Dogs run.", f"  log_likelihood: {answer['log_likelihood'][0]:.6g}"]
     assert "text_pair: Birds sing." in lines and "rather" not in "".join(lines)
-    assert ask(call, {}, signature="tokenization_info")[0] == "do_lower_case: True"
-    with pytest.raises(ValueError, match=r"needs text and text_pair .*, not context and question"):
-        ask(call, {"question": ["Who?"], "context": ["I."]})
-    with pytest.raises(ValueError, match="has no signature 'labels'"):
-        ask(call, texts, signature="labels")
-    with pytest.raises(ValueError, match="for tokens, not text: call it in Python, it takes ids"):
-        ask(call, texts, signature="tokens")
-    monkeypatch.delitem(loaded.signatures._signatures, "score")
-    with pytest.raises(ValueError, match=r"not text: give --pair$"):
-        ask(call, texts)
+    assert asked("tokenization_info")[0] == "do_lower_case: True"
 
 
-def test_wrong_questions_are_refused():
-    for asked, message in (
-        ({}, "nothing is asked"),
-        ({"masked_texts": ["no mask"]}, r"holds no \[MASK\]"),
-        ({"pairs": ["one sentence"]}, "expected two sentences"),
-        ({"pairs": ["one ||| "]}, "expected two sentences"),
-        ({"inputs": {"question": ["a", "b"], "context": ["c"]}}, "2 of --question, 1 of --context"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ask(None, **{"inputs": {}, **asked})
+def test_spans_are_printed_whole():
+    spans = [{"start": i, "label": "é", "probability": 0.5} for i in range(12)]
+    lines = ask(lambda *_: {"spans": [spans], "num_spans": [12]}, {"text": ["a"]})
+    assert lines == [
+        "",
+        "text: a",
+        "  num_spans: 12",
+        f"  spans: {str(spans).replace(chr(39), chr(34))}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({}, "serving_default needs --pair$"),
+        ({"fill_mask": ["no mask"]}, r"holds no \[MASK\]"),
+        ({"pair": ["one sentence"]}, "expected two sentences"),
+        ({"pair": ["one ||| "]}, "expected two sentences"),
+        ({"question": ["a", "b"], "context": ["c"]}, "2 of --question, 1 of --context"),
+        ({"question": ["Who?"], "context": ["I."]}, "serving_default needs --pair$"),
+        ({"signature": "labels"}, "has no signature 'labels', only .*fill_mask"),
+        ({"signature": "pooled"}, "pooled needs input_ids and input_mask and segment_ids$"),
+    ],
+)
+def test_wrong_questions_are_one_line(asked, texts, message):
+    with raises_one_line(message):
+        asked(**texts)
+
+
+def test_a_saved_model_or_a_server():
     assert "one of them" in run("export.ask", "--text=a", exit_code=2)[1]
 
 
@@ -100,14 +112,6 @@ def test_asking_loads_no_model_code(exported):
     assert not {f"albert_tf.{name}" for name in code} & modules
 
 
-@pytest.fixture(scope="module")
-def expected(loaded):
-    answers = loaded.signatures["serving_default"](
-        text=tf.constant(TEXT), text_pair=tf.constant(TEXT_PAIR)
-    )
-    return {name: answers[name].numpy() for name in OUTPUTS}
-
-
 def ask_in_c(program, saved_model, libraries, texts):
     message = saved_model_pb2.SavedModel.FromString((saved_model / "saved_model.pb").read_bytes())
     signature = message.meta_graphs[0].signature_def["serving_default"]
@@ -119,7 +123,7 @@ def ask_in_c(program, saved_model, libraries, texts):
 
 
 @pytest.mark.slow
-def test_a_c_program_prints_the_same_numbers(exported, expected, tmp_path):
+def test_a_c_program_prints_the_same_numbers(exported, loaded, tmp_path):
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler (cc, gcc)")
@@ -132,28 +136,11 @@ def test_a_c_program_prints_the_same_numbers(exported, expected, tmp_path):
     done = ask_in_c(program, exported, LIBRARIES, TEXT + TEXT_PAIR)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == len(OUTPUTS)
-    for name, line in zip(OUTPUTS, lines):
-        numbers = np.array(line.split(), np.float32).reshape(expected[name].shape)
-        np.testing.assert_allclose(numbers, expected[name], rtol=1e-5, atol=1e-5)
+    inputs = {"text": tf.constant(TEXT), "text_pair": tf.constant(TEXT_PAIR)}
+    expected = loaded.signatures["serving_default"](**inputs)
+    for name, line in zip(OUTPUTS, lines, strict=True):
+        numbers = np.array(line.split(), np.float32)
+        np.testing.assert_allclose(numbers, np.ravel(expected[name]), rtol=1e-5, atol=1e-5)
     for library in LIBRARIES:  # both are needed
         done = ask_in_c(program, exported, [library], TEXT + TEXT_PAIR)
         assert done.returncode == 1 and "Op type not registered" in done.stderr
-
-
-@pytest.mark.slow
-def test_saved_model_cli_prints_the_same_numbers(exported, expected, tmp_path):
-    # TensorFlow's command has no flag for libraries of operations: the import loads them.
-    inputs = f"text={TEXT!r};text_pair={TEXT_PAIR!r}"
-    command = ["run", "--dir", str(exported), "--tag_set", "serve"]
-    command += ["--signature_def", "serving_default", "--input_exprs", inputs]
-    command += ["--outdir", str(tmp_path)]
-    readme = Path(signatures.__file__).with_name("README.md").read_text(encoding="utf-8")
-    (script,) = re.findall(r'`python -c "(.*)" show --dir', readme)
-    done = subprocess.run(
-        [sys.executable, "-c", script, *command], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    for name in OUTPUTS:
-        numbers = np.load(tmp_path / f"{name}.npy")
-        np.testing.assert_allclose(numbers, expected[name], rtol=1e-5, atol=1e-5)

@@ -4,7 +4,6 @@ What is cut off before tokenizing changes no answer: the model reads the pieces 
 """
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,8 +14,7 @@ from albert_tf.text.choices import questions_with_options
 from albert_tf.text.packing import FEATURES
 from export.checks import MAX_CONTEXT_CHARS, MAX_ROWS, are_words_read, first_chars_of_contexts
 from export.verify import _TEXTS
-from tests.conftest import WORDS
-from tests.export.task_models import assert_alike, call, function_of, serve
+from tests.export.task_models import assert_alike, serve
 from tests.jobs import run_code
 
 
@@ -43,13 +41,13 @@ SLOW = [
     for name in ("pretraining", "question_answering", "token_classifier", "cloze")
 ]
 # Words; unknown to the vocabulary; white space; marks; no UTF-8; one word.
-HUGE = [text.encode() for text in ("漢字" * 150_000, " \u3000" * 2_000_000, "\u0301" * 2_000_000)]
-HUGE += [b"\xff" * 5_000_000, b"the quick brown fox " * 500_000, b"x" * 5_000_000]
+HUGE = [text.encode() for text in ("漢字" * 150_000, " \u3000" * 500_000, "\u0301" * 1_000_000)]
+HUGE += [b"\xff" * 2_000_000, b"the quick brown fox " * 100_000, b"x" * 2_000_000]
 
 
-@pytest.mark.parametrize("name", ["classifier", *SLOW])
-def test_huge_texts_take_little_memory_and_time(modules, name):
-    module = modules[name]
+@pytest.mark.parametrize("name", ["classifier of texts", *SLOW])
+def test_huge_texts_take_little_memory_and_time(module_of, name):
+    module = module_of(name)
     fields = module.signatures["serving_default"].inputs
     shapes = {name: [1, 3][: len(field.shape)] for name, field in fields.items()}
     serve(module, "serving_default", **{key: np.full(shapes[key], b"a") for key in fields})
@@ -83,8 +81,8 @@ BAD_VALUES = {"input_ids": [-1, 10**6, 2**31 - 1], "input_mask": [-1, 2], "segme
 
 
 @pytest.mark.parametrize("signature", ["tokens", "pooled", "mlm", "sop"])
-def test_a_value_out_of_range_is_said_of_its_row(modules, signature):
-    module = modules["pretraining"]
+def test_a_value_out_of_range_is_said_of_its_row(module_of, signature):
+    module = module_of("pretraining")
     extra = {"mlm_positions": (1, 4)} if signature == "mlm" else {}
     good = serve(module, signature, **tokens(**extra))
     assert good["error"].tolist() == [b""] * 3
@@ -99,78 +97,16 @@ def test_a_value_out_of_range_is_said_of_its_row(modules, signature):
         assert all(np.isnan(v[1]).all() for key, v in answers.items() if key != "error")
 
 
-def mixed_requests(number):
-    rng = np.random.RandomState(11)
-    odd = [b"", b"\xff", b"_ _", "漢字".encode() * 200, b"[MASK]" * 40, b"fox " * 300]
-
-    def texts(size):
-        words = " ".join(rng.choice(WORDS, rng.randint(41))).encode()
-        return [odd[rng.randint(6)] if rng.rand() < 0.2 else words for _ in range(size)]
-
-    def request():
-        size, is_refused = rng.randint(1, 5), rng.rand() < 0.1
-        signature = rng.choice(["serving_default", "tokenize", "fill_mask", "mlm"])
-        if signature == "fill_mask":
-            return signature, {"text": [text + b" [MASK]" for text in texts(size)]}
-        if signature == "mlm":
-            changes = {"mlm_positions": (0, rng.randint(6)), "input_mask": (1, rng.randint(3))}
-            ids = tokens(**changes, segment_ids=(2, rng.randint(4)))
-            ids["segment_ids"] = ids["segment_ids"][:, : 2 if is_refused else 5]
-            return signature, ids
-        return signature, {"text": texts(size), "text_pair": texts(size - is_refused)}
-
-    return [request() for _ in range(number)]
-
-
-def attack(functions, requests, threads=32):
-    """Sends requests, each as often as it is in the list, and compares the answers to each."""
-
-    def answer(request):
-        signature, inputs = request
-        try:
-            return call(functions[signature], inputs)
-        except tf.errors.InvalidArgumentError as error:
-            return {"refused": np.array([" must be " in str(error)])}
-
-    expected = {id(request): answer(request) for request in requests}
-    refused = [answers["refused"][0] for answers in expected.values() if "refused" in answers]
-    assert 0 < len(refused) < len(expected) / 5 and all(refused)
-
-    def check(request):
-        answers, others = answer(request), expected[id(request)]
-        assert answers.keys() == others.keys()
-        assert_alike(answers, others)
-
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(check, requests))
-
-
-def test_good_and_bad_requests_from_many_threads(modules):
-    module = modules["pretraining"]
-    requests = mixed_requests(60)
-    attack({signature: function_of(module, signature) for signature, _ in requests}, requests * 5)
-
-
-def ids_of(module, signature, rows):
-    """Rows of all lengths up to the longest, padded, and some of them bad."""
-    seq_len = module.encoder.config.max_position_embeddings
-    rng = np.random.RandomState(5)
-    mask = (np.arange(seq_len) < rng.randint(1, seq_len + 1, [rows, 1])).astype(int)
-    inputs = {
-        "input_ids": rng.randint(0, module.sizes["vocab_size"], mask.shape),
-        "input_mask": mask,
-        "segment_ids": mask * (np.arange(seq_len) > 9),
-    }
-    inputs["input_ids"][::7, 3] = -1
-    if signature == "mlm":
-        inputs["mlm_positions"] = rng.randint(0, seq_len, [rows, 2])
-    return inputs
-
-
-@pytest.mark.parametrize("signature", ["tokens", "pooled", "mlm", "sop"])
+@pytest.mark.parametrize("signature", ["pooled", "mlm"])
 def test_many_rows_of_ids_are_computed_in_parts(module, signature):
     """At once, the scores of attention of 2,000 rows would be 60 MB, several times."""
-    inputs = ids_of(module, signature, 2000)
+    seq_len, rng = module.encoder.config.max_position_embeddings, np.random.RandomState(5)
+    mask = (np.arange(seq_len) < rng.randint(1, seq_len + 1, [2000, 1])).astype(int)
+    ids = rng.randint(0, module.sizes["vocab_size"], mask.shape)
+    ids[::7, 3] = -1
+    inputs = dict(zip(FEATURES, (ids, mask, mask * (np.arange(seq_len) > 9))))
+    if signature == "mlm":
+        inputs["mlm_positions"] = rng.randint(0, seq_len, [2000, 2])
     few = {name: values[:40] for name, values in inputs.items()}
     expected = serve(module, signature, **few)  # the first one makes kernels, too
     answers = {}
@@ -179,8 +115,8 @@ def test_many_rows_of_ids_are_computed_in_parts(module, signature):
     assert_alike(answers, expected)
 
 
-def test_requests_that_are_too_large_are_refused(modules):
-    module, tagger = modules["pretraining"], modules["token_classifier"]
+def test_requests_that_are_too_large_are_refused(module_of):
+    module, tagger = module_of("pretraining"), module_of("token_classifier")
     most = rf"batch at most {MAX_ROWS:,}"
     texts, ids = np.full(MAX_ROWS + 1, ""), np.ones([MAX_ROWS + 1, 1], int)
     contexts = np.full(33, b"x" * MAX_CONTEXT_CHARS + b"y", object)
@@ -198,7 +134,7 @@ def test_requests_that_are_too_large_are_refused(modules):
         (module, "pooled", dict.fromkeys(FEATURES, ids[:68].T), "seq_len must be 1 to 67"),
         (tagger, "words", {"words": texts[:, np.newaxis]}, most),
         (tagger, "words", {"words": [["a"] * (MAX_CONTEXT_CHARS + 1)]}, "words at most 100,000"),
-        (tagger, "serving_default", {"text": contexts}, "text must be at most 3,200,000 cha"),
+        (tagger, "serving_default", {"text": contexts}, "of text must be at most 3,200,000 in"),
         (module, "mlm", {**row, "mlm_positions": positions}, large),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -211,8 +147,8 @@ def test_requests_that_are_too_large_are_refused(modules):
     assert answers["mlm_logits"].shape[:2] == (1, 0) and answers["error"] == [b""]
 
 
-def test_words_past_the_first_characters_are_not_read(modules):
-    tagger = modules["token_classifier"]
+def test_words_past_the_first_characters_are_not_read(module_of):
+    tagger = module_of("token_classifier")
     words = [["x" * 60_000, "y" * 40_000, "z"], ["fox"] * 3, ["\ufdfa" * 16_666, "a", "bcdefg"]]
     expected = [[True, True, False], [True] * 3, [True, True, False]]
     assert are_words_read(tf.constant(words)).numpy().tolist() == expected

@@ -39,7 +39,8 @@ def test_answers_are_equal(kind, changes, make_module, model_dir, tmp_path):
     directory = str(model_dir)
     if kind != "pretraining":
         task = TASKS["regressor" if kind == "encoder" else kind]
-        directory = make_module(task, scale=0.3, **changes).served.model_dir
+        layers = {"num_hidden_layers": 2, **changes}
+        directory = make_module(task, scale=0.3, **layers).served.model_dir
     path = tmp_path / "out.onnx"
     differences = convert(checkpoint=directory, output=str(path), kind=kind)
     assert max(differences.values()) < 1e-4
@@ -85,19 +86,15 @@ def test_bad_inputs_are_refused(quantize, make_module, tmp_path):
             pytest.fail(f"answered {name}={value}")
 
 
-WIDE = {"hidden_size": 128, "num_hidden_layers": 9}
-
-
 @needs_packages
 def test_shared_weights_are_stored_once_and_what_an_application_needs(make_module, tmp_path):
-    """What it needs beside: the same test of test_tflite.py."""
     import onnx
 
-    module = make_module(TASKS["classifier"], scale=0.3, **WIDE)
-    path = tmp_path / "out/rte.onnx"
+    wide = {"hidden_size": 128, "num_hidden_layers": 9}
+    module = make_module(TASKS["classifier"], scale=0.05, **wide)
+    path, weights = tmp_path / "out/rte.onnx", module.model.variables
     convert(checkpoint=module.served.model_dir, output=str(path))
-    weights = sum(4 * v.shape.num_elements() for v in module.model.variables)
-    assert path.stat().st_size < weights + 50_000
+    assert path.stat().st_size < sum(4 * v.shape.num_elements() for v in weights) + 50_000
     model = onnx.load(str(path))
     (query,) = (t for t in model.graph.initializer if t.name == "encoder/attention_0/query/kernel")
     assert sum(query.name in node.input for node in model.graph.node) == 9
@@ -108,24 +105,15 @@ def test_shared_weights_are_stored_once_and_what_an_application_needs(make_modul
     assert described["vocab_file"] == "rte.onnx.spiece.model" and described["kind"] == "classifier"
     assert described == {entry.key: json.loads(entry.value) for entry in model.metadata_props}
 
-
-@needs_packages
-def test_int8_is_small_and_near(make_module, tmp_path):
-    import onnx
-
-    module = make_module(TASKS["classifier"], scale=0.05, **WIDE)
-    path = tmp_path / "int8.onnx"
     differences = convert(checkpoint=module.served.model_dir, output=str(path), quantize=True)
     assert 1e-4 < differences["probabilities"] < 0.2
-    model = onnx.load(str(path))
-    int8 = [t for t in model.graph.initializer if t.name.endswith("kernel_quantized")]
-    assert {t.data_type for t in int8} == {onnx.TensorProto.INT8}
+    initializers = onnx.load(str(path)).graph.initializer
+    int8 = [tensor for tensor in initializers if tensor.name.endswith("kernel_quantized")]
+    assert {tensor.data_type for tensor in int8} == {onnx.TensorProto.INT8}
     # Each shared kernel once: four of attention, two of feed-forward, and those around the blocks.
-    assert sum("attention_0" in t.name for t in int8) == 4
-    kernels = sum(
-        v.shape.num_elements() for v in module.model.variables if v.name.endswith("kernel:0")
-    )
-    assert sum(np.prod(t.dims) for t in int8) >= 0.95 * kernels
+    assert sum("attention_0" in tensor.name for tensor in int8) == 4
+    kernels = sum(v.shape.num_elements() for v in weights if v.name.endswith("kernel:0"))
+    assert sum(np.prod(tensor.dims) for tensor in int8) >= 0.95 * kernels
 
 
 @needs_packages
@@ -137,11 +125,11 @@ def test_another_answer_is_refused(model_dir, tmp_path, monkeypatch):
 
 
 @needs_packages
-def test_answers_by_an_op_that_is_not_converted_are_refused(modules, tmp_path, monkeypatch):
+def test_answers_by_an_op_that_is_not_converted_are_refused(module_of, tmp_path, monkeypatch):
     answers = dataclasses.replace(KINDS["classifier"], answers=lambda x: {"probabilities": x * 2})
     monkeypatch.setitem(KINDS, "classifier", answers)
     with raises_one_line("^kind 'classifier': no ONNX op for Mul: add it to _OPS"):
-        directory = modules["classifier"].served.model_dir
+        directory = module_of("classifier").served.model_dir
         convert(checkpoint=directory, output=str(tmp_path / "out.onnx"))
 
 

@@ -1,16 +1,10 @@
 """The SavedModel in other models: its preprocessor, and its encoder as a layer."""
 
-import dataclasses
-
 import numpy as np
-import pytest
 import tensorflow as tf
 
-from albert_tf.encoder import AlbertEncoder
-from export.loading import open_checkpoint
-from export.modules.pretraining_module import EncoderModule
-from export.preprocessor import Preprocessor
-from tests.export.conftest import CONFIG, MAX_SEQ_LENGTH
+from export.preprocessor import PREPROCESSOR_DIR
+from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.export.task_models import serve
 from tests.export.test_serving_module import LONG, SHORT, check_packed, packed
 
@@ -22,11 +16,10 @@ def check(inputs, rows, seq_length):
     check_packed([inputs[name] for name in NAMES], rows, seq_length)
 
 
-def test_texts_become_the_inputs_of_the_encoder(tmp_path, tokenizer):
+def test_texts_become_the_inputs_of_the_encoder(exported, tokenizer):
     import tensorflow_hub as hub
 
-    Preprocessor(tokenizer, MAX_SEQ_LENGTH, 67).save(str(tmp_path))
-    loaded = hub.load(str(tmp_path))
+    loaded = hub.load(str(exported / PREPROCESSOR_DIR))
     first, second = [SHORT, LONG, "", "dog"], ["Birds sing.", LONG, "", SHORT]
     pieces = [tokenizer.encode_batch(texts) for texts in (first, second)]
     rows = [packed(ids, [], tokenizer) for ids in pieces[0]]
@@ -50,52 +43,27 @@ def test_the_signature_tokenize_gives_the_inputs_of_tokens(module):
     np.testing.assert_allclose(answers["pooled_output"], expected, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory, tokenizer, model_dir):
-    """The path of an encoder with dropout, the encoder, and what is loaded from there."""
-    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.2)
-    encoder = AlbertEncoder(dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size, **dropout))
-    encoder({name: tf.zeros([1, 2], tf.int32) for name in NAMES})
-    module = EncoderModule(encoder, open_checkpoint(str(model_dir), "encoder", 37))
-    path = str(tmp_path_factory.mktemp("reusable") / "1")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EncoderModule, "signatures", {})  # what is called is enough
-        tf.saved_model.save(module, path, signatures=module.functions())
-    return path, encoder, tf.saved_model.load(path)
+ROWS = [[[7, 9, 11], [20, 5, 8]], [[1] * 3] * 2, [[0] * 3] * 2]
+BATCH = {name: np.array(values, np.int32) for name, values in zip(NAMES, ROWS)}
 
 
-@pytest.fixture(scope="module")
-def batch():
-    rows = [[[7, 9, 11], [20, 5, 8]], [[1] * 3] * 2, [[0] * 3] * 2]
-    return {name: tf.constant(values) for name, values in zip(NAMES, rows)}
-
-
-def classifier(loaded, trainable):
+def test_every_weight_learns_or_none(loaded, model):
     import tensorflow_hub as hub
 
-    inputs = {name: tf.keras.Input([None], dtype=tf.int32, name=name) for name in NAMES}
-    layer = hub.KerasLayer(loaded, trainable=trainable)
-    logits = tf.keras.layers.Dense(2)(layer(inputs)["pooled_output"])
-    return tf.keras.Model(inputs, logits), layer
-
-
-def test_every_weight_learns_or_none(saved, batch):
-    _, encoder, loaded = saved
-    model, layer = classifier(loaded, trainable=True)
-    assert len(layer.trainable_weights) == len(encoder.trainable_variables) > 10
+    layer = hub.KerasLayer(loaded, trainable=True)
+    assert len(layer.trainable_weights) == len(model.encoder.trainable_variables) > 10
     with tf.GradientTape() as tape:
-        logits = model(batch, training=True)
-    gradients = tape.gradient(logits, model.trainable_weights)
-    for variable, gradient in zip(model.trainable_weights, gradients):
+        output = layer(tf.nest.map_structure(tf.constant, BATCH), training=True)
+        loss = tf.reduce_sum(output["pooled_output"])
+    for variable, gradient in zip(layer.weights, tape.gradient(loss, layer.trainable_weights)):
         assert gradient is not None, variable.name
-    model, layer = classifier(loaded, trainable=False)
-    assert not layer.trainable_weights and len(model.trainable_weights) == 2
+    assert not hub.KerasLayer(loaded, trainable=False).trainable_weights
 
 
-def test_dropout_is_drawn_in_training_only(saved, batch):
-    _, encoder, loaded = saved
+def test_dropout_is_drawn_in_training_only(loaded, model):
+    batch = tf.nest.map_structure(tf.constant, BATCH)
     outputs = [loaded(batch, training=training) for training in (False, False, True, True)]
-    expected = encoder(batch)
+    expected = model.encoder(batch)
     for name in ("sequence_output", "pooled_output"):
         values = [output[name].numpy() for output in outputs]
         np.testing.assert_allclose(values[0], expected[name], atol=1e-5)
@@ -111,8 +79,8 @@ def compiled_functions(function):
     return [f.signature.name for f in graph.library.function if f.attr["_XlaMustCompile"].b]
 
 
-def test_what_is_served_is_free_of_xla(loaded, saved):
+def test_what_is_served_is_free_of_xla(loaded):
     for name, function in loaded.signatures.items():
         assert not compiled_functions(function), name
-    trained = saved[2].__call__.concrete_functions
+    trained = loaded.__call__.concrete_functions
     assert any(map(compiled_functions, trained)), "else the test sees nothing"

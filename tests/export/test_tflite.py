@@ -37,13 +37,10 @@ def expected(kind, outputs):
 
 
 @pytest.mark.parametrize("name", [*KINDS, "question_answering, 2.0"])
-def test_answers_are_the_models(name, modules):
-    directory, kind = modules[name].served.model_dir, modules[name].served.kind
-    module = fixed_graph.load(directory, "pretraining" if kind == "pretraining" else None)
-    ids = dict(zip(FEATURES, (IDS, MASK, MASK * (np.arange(11) > 5))))
+def test_answers_are_the_models(name, module_of):
+    module, ids = module_of(name), dict(zip(FEATURES, (IDS, MASK, MASK * (np.arange(11) > 5))))
     answers = fixed_graph.answer(module, ids)
-    assert module.served.kind == kind
-    wanted = expected(kind, module.model(model_inputs(ids)))
+    wanted = expected(module.served.kind, module.model(model_inputs(ids)))
     assert answers.keys() == wanted.keys()
     for output, values in wanted.items():
         for of_all, only, mask in zip(answers[output], values, MASK):
@@ -52,25 +49,24 @@ def test_answers_are_the_models(name, modules):
             np.testing.assert_allclose(of_all, only, atol=1e-5)
 
 
-def test_a_pretrained_model_and_beams_have_the_graph_of_their_encoder(modules):
+def test_a_pretrained_model_and_beams_have_the_graph_of_their_encoder(module_of):
     for name in ("pretraining", BEAMS):
-        assert fixed_graph.load(modules[name].served.model_dir, None).served.kind == "encoder"
+        assert fixed_graph.load(module_of(name).served.model_dir, None).served.kind == "encoder"
     with pytest.raises(ValueError, match=r"^--kind=question_answering: .* take --kind=encoder$"):
-        fixed_graph.load(modules[BEAMS].served.model_dir, "question_answering")
+        fixed_graph.load(module_of(BEAMS).served.model_dir, "question_answering")
 
 
-def test_probabilities_of_other_columns_than_labels_are_refused(modules, monkeypatch):
+def test_probabilities_of_other_columns_than_labels_are_refused(module_of, monkeypatch):
     kind = dataclasses.replace(
         fixed_graph.KINDS["classifier"], answers=lambda logits: {"probabilities": logits[:, 1:]}
     )
     monkeypatch.setitem(fixed_graph.KINDS, "classifier", kind)
-    module = fixed_graph.load(modules["classifier"].served.model_dir, None)
     with raises_one_line("2 probabilities of 3 labels: the `answers` of 'classifier' in"):
-        fixed_graph.answer(module, dict.fromkeys(FEATURES, MASK))
+        fixed_graph.answer(module_of("classifier"), dict.fromkeys(FEATURES, MASK))
 
 
-def test_answers_that_are_not_finite_are_refused(modules, tmp_path):
-    module = fixed_graph.load(modules["classifier"].served.model_dir, None)
+def test_answers_that_are_not_finite_are_refused(module_of, tmp_path):
+    module = module_of("classifier")
     nan = {"probabilities": np.full([3, 3], np.nan, np.float32)}
     answers = iter([nan, {"probabilities": np.zeros([3, 3], np.float32)}])
     found = fixed_graph.differences(module, lambda _: next(answers), [MASK, MASK])
@@ -99,51 +95,45 @@ def test_the_encoder_of_a_pretrained_model_answers_alike(model_dir, tmp_path):
     assert answers["sequence_output"].shape[:2] == (1, LENGTH)
 
 
-@pytest.fixture(scope="module")
-def wide(make_module):
-    """A classifier of which weights, not the graph, make the size; its layers are shared."""
-    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6}
-    return make_module(TASKS["classifier of texts"], max_seq_length=LENGTH, scale=0.05, **sizes)
-
-
-@pytest.fixture(scope="module")
-def classifier_file(wide, tmp_path_factory):
-    path = tmp_path_factory.mktemp("float") / "toy.tflite"
-    differences = convert(checkpoint=wide.served.model_dir, output=str(path))
-    assert differences["probabilities"] < 1e-5
-    return path
-
-
 @pytest.mark.slow
-def test_a_classifier_in_int8_is_small_and_near(wide, classifier_file, tmp_path):
+def test_a_classifier_in_int8_is_small_and_near(make_module, tmp_path):
+    # Weights, not the graph, make the size; the layers are shared.
+    sizes = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 6}
+    wide = make_module(TASKS["classifier of texts"], max_seq_length=LENGTH, scale=0.05, **sizes)
     parameters = sum(v.shape.num_elements() for v in wide.model.variables)
-    path = tmp_path / "int8.tflite"
-    differences = convert(checkpoint=wide.served.model_dir, output=str(path), quantize=True)
-    assert differences["probabilities"] < 0.05
+    of_file = {}
+    for quantize, most in ((False, 1e-5), (True, 0.05)):
+        path = tmp_path / f"{quantize}.tflite"
+        found = convert(checkpoint=wide.served.model_dir, output=str(path), quantize=quantize)
+        assert found["probabilities"] < most
+        of_file[quantize] = path.stat().st_size
     # Six layers of shared weights, stored once, and the graph. Were the gammas of the layer norms
     # folded into the kernels after them, these would be there twice: 0.8 MB more, 0.2 MB in int8.
-    assert 4 * parameters < classifier_file.stat().st_size < 4 * parameters + 200_000
-    assert parameters < path.stat().st_size < parameters + 150_000
+    assert 4 * parameters < of_file[False] < 4 * parameters + 200_000
+    assert parameters < of_file[True] < parameters + 150_000
 
 
-def test_an_app_needs_the_files_beside_it_alone(wide, classifier_file):
+def test_an_app_needs_the_files_beside_it_alone(make_module, tmp_path):
     """The steps of export/README.md, TFLite: a text to a label."""
-    described = json.loads((classifier_file.parent / "toy.tflite.json").read_text())
+    module = make_module(TASKS["classifier of texts"], max_seq_length=LENGTH)
+    path = tmp_path / "toy.tflite"
+    convert(checkpoint=module.served.model_dir, output=str(path))
+    described = json.loads((tmp_path / "toy.tflite.json").read_text())
     assert described["labels"] == list(LABELS) and described["has_pairs"] is False
     assert described["kind"] == "classifier"
     length, special = described["max_seq_length"], described["special_pieces"]
-    vocabulary = classifier_file.parent / described["vocab_file"]
-    tokenizer = AlbertTokenizer(str(vocabulary), described["do_lower_case"])
+    vocabulary = str(tmp_path / described["vocab_file"])
+    tokenizer = AlbertTokenizer(vocabulary, described["do_lower_case"])
     assert tokenizer.sha256 == described["vocab_sha256"] and length == LENGTH
     assert special["[MASK]"] == tokenizer.mask_id
     for text in ("The quick fox.", "The quick brown fox jumps over the lazy dogs. " * 3):
         pieces = [special["[CLS]"], *tokenizer.encode(text)[: length - 2], special["[SEP]"]]
         padding = [0] * (length - len(pieces))
         answers = run(
-            classifier_file,
+            path,
             input_ids=pieces + [special["<pad>"]] * len(padding),
             input_mask=[1] * len(pieces) + padding,
             segment_ids=[0] * length,
         )
-        expected = tf.nn.softmax(wide.model(tf.constant([pieces]))["logits"])
+        expected = tf.nn.softmax(module.model(tf.constant([pieces]))["logits"])
         np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)

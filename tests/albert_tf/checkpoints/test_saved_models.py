@@ -61,14 +61,8 @@ def test_masks_are_filled_as_served(saved, tmp_path):
     import transformers
 
     model, tokenizer, directory = saved
-    places = (
-        "the [MASK].",
-        '"[MASK]" they sing',
-        "old-[MASK] trees",
-        "(the [MASK])",
-        "[MASK]-boats",
-    )
-    texts = [f"{text} {place}" for text, place in zip(marks.texts(4, 20, 3), places * 4)]
+    places = ("the [MASK].", '"[MASK]" they sing', "old-[MASK] trees", "[MASK]-boats")
+    texts = [f"{text} {place}" for text, place in zip(marks.texts(4, 20, 3), places * 5)]
     module = PreTrainingModule(model, open_checkpoint(str(tmp_path / "ours"), None, 64))
     served = module.fill_mask(tf.constant(texts))
     pipeline = transformers.pipeline("fill-mask", model=directory, device="cpu")
