@@ -4,15 +4,12 @@ The input is UTF-8 text. --input_format sets its layout. By default, each line i
 blank line ends a document. .gz, .bz2, .xz and .zst files are decompressed. If a sentence does not
 fit into a segment, it starts the next segment, so no text is lost. Only sentences that are longer
 than a segment are split. Records contain no masks and no order labels, because training draws both
-anew in every epoch. A fraction of the documents is held out for evaluation. --remove_duplicates
-skips documents that have the same letters and digits as an earlier document.
+anew in every epoch. A fraction of the documents is held out for evaluation.
 
-The text is divided into about 128 units of work, each of 500 kB to --shard_bytes. Large files are
-split into byte ranges. Small files are grouped into units. A compressed file or a document is not
-split between workers. Each unit is written as one shard per split, or as several shards for a large
-compressed file. The records do not depend on the number of workers. After a crash, run the same
-command again to resume. Finished units are skipped. manifest.json, which is written last, lists the
-shards and their counts.
+The text is divided into about 128 units of work, each of 500 kB to --shard_bytes. Compressed files
+and documents are not divided. The records do not depend on the number of workers. After a crash,
+run the same command again to resume. Finished units are skipped. manifest.json, which is written
+last, lists the shards and their counts.
 
 Examples:
   python -m pipelines.create_pretraining_data --input_file='corpus/*.txt' \
@@ -76,16 +73,11 @@ def main(_) -> None:
         text_settings=AlbertTokenizer(FLAGS.spm_model_file, **text_flags.from_flags()).settings,
         text_format=settings_from_flags(corpus.TextFormat),
     )
-    workers = settings_from_flags(beam_job.Workers)
-    with job_directory.lock(settings.output_dir):
-        create_pretraining_data(settings, workers)
+    create_pretraining_data(settings, settings_from_flags(beam_job.Workers))
 
 
 def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Manifest:
-    """Writes the records of a corpus. Skips units that an earlier call finished.
-
-    Writes the shards and the manifest to the output directory, and one file per finished unit to
-    its sub-directory `units`.
+    """Writes shards and a manifest to the output directory. Skips units that are finished.
 
     Raises:
       UserError: if the text is empty or unreadable, or if the output directory contains records of
@@ -95,23 +87,25 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
     tokenizer = AlbertTokenizer(settings.spm_model_file, *settings.text_settings)
     sizes = files.sizes(files.match_files(settings.input_file, "input_file"))
     units = plan_units(sizes, settings.shard_bytes)
-    unit_job.claim(output_dir, _identity(settings, tokenizer, sizes, units), list(sizes))
-    if manifest := Manifest.read_finished(output_dir):
-        return manifest
-    _print_plan(sizes, units, settings, workers)
-    write = functools.partial(write_unit, settings=settings)
-    if settings.remove_duplicates and units:
-        found = _find_duplicates(units, settings, workers)
-        write = functools.partial(write, duplicates_files=found)
-    paths = unit_job.run_units("writing records", write, units, output_dir, workers)
-    manifest = _collect(unit_job.read_markers(paths), settings, tokenizer)
-    manifest.write(output_dir)
-    print(f"{manifest.summary()} in {output_dir}")
-    if settings.heldout_fraction and not manifest.splits["heldout"].examples:
+    with unit_job.hold(output_dir, _identity(settings, tokenizer, sizes, units), list(sizes)):
+        if manifest := Manifest.read_finished(output_dir):
+            return manifest
         print(
-            "hint: none of the few documents is held out; evaluation needs some: write the records "
-            "with a larger --heldout_fraction into another directory"
+            f"records of segments of up to {settings.max_seq_length} pieces",
+            f"  text     {len(sizes):,} files, {sum(sizes.values()):,} bytes; {len(units):,} units",
+            f"  heldout  {100 * settings.heldout_fraction:g} % of the documents",
+            f"  workers  {workers.describe(len(units))}",
+            sep="\n",
+            flush=True,
         )
+        write = functools.partial(write_unit, settings=settings)
+        if settings.remove_duplicates and units:
+            found = _find_duplicates(units, settings, workers)
+            write = functools.partial(write, duplicates_files=found)
+        paths = unit_job.run_units("writing records", write, units, output_dir, workers)
+        manifest = _collect(paths, settings, tokenizer)
+        manifest.write(output_dir)
+    print(f"{manifest.summary()} in {output_dir}")
     if manifest.documents == 1:
         print(
             "hint: the whole text is one document with --input_format="
@@ -121,10 +115,9 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
 
 
 def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[TextUnit]:
-    """Splits large files into byte ranges and groups small files into units.
+    """Splits large files into ranges of equal size and groups small files into units.
 
-    The maximum size of a unit is min(shard_bytes, max(total / 128, 500 kB)). Larger files are split
-    into ranges of equal size. Compressed files are never split, so their units may be larger.
+    Compressed files are never split, so their units may be larger than `shard_bytes`.
     """
     enough = min(shard_bytes, max(sum(sizes.values()) // _NUM_UNITS, _MIN_UNIT_BYTES))
     units: list[list[Range]] = []
@@ -153,7 +146,7 @@ def plan_units(sizes: dict[str, int], shard_bytes: int) -> list[TextUnit]:
 def _find_duplicates(
     units: Sequence[TextUnit], settings: Settings, workers: beam_job.Workers
 ) -> list[str]:
-    """Writes lists of the duplicate documents, and returns the paths of these lists."""
+    """Writes lists of the duplicate documents; returns their paths."""
     job = settings.output_dir, workers
     work = functools.partial(hash_unit, settings=settings)
     hash_files = unit_job.run_units("looking for duplicates", work, units, *job, "hashes")
@@ -186,10 +179,11 @@ def _identity(
 
 
 def _collect(
-    markers: Sequence[dict], settings: Settings, tokenizer: AlbertTokenizer
+    paths: Sequence[str], settings: Settings, tokenizer: AlbertTokenizer
 ) -> SegmentManifest:
-    """Merges the markers of all units into a manifest. Raises a UserError if all are empty."""
-    totals = {name: sum(marker[name] for marker in markers) for name in COUNTS}
+    """Merges the files of all units into a manifest. Raises a UserError if there is no text."""
+    found = files.map_requests(files.read_json, paths, "reading the counts")
+    totals = {name: sum(of_unit[name] for of_unit in found) for name in COUNTS}
     if not totals["pieces"]:
         raise UserError(
             f"--input_file: no text in it (bad lines skipped: {totals['skipped_lines']}); "
@@ -205,31 +199,8 @@ def _collect(
         **settings.text_settings._asdict(),
         code_version=albert_tf.__version__,
         **totals,
-        splits=make_splits(marker["shards"] for marker in markers),
+        splits=make_splits(of_unit["shards"] for of_unit in found),
     )
-
-
-def _print_plan(
-    sizes: dict[str, int],
-    units: Sequence[TextUnit],
-    settings: Settings,
-    workers: beam_job.Workers,
-) -> None:
-    """Prints the plan of the job."""
-    print(
-        f"""records of segments of up to {settings.max_seq_length} pieces
-  text     {len(sizes):,} files, {sum(sizes.values()):,} bytes, in {len(units):,} units
-  heldout  {100 * settings.heldout_fraction:g} % of the documents
-  workers  {workers.describe(len(units))}""",
-        flush=True,
-    )
-    whole = [path for path, size in sizes.items() if is_compressed(path) and size > _MIN_UNIT_BYTES]
-    if whole:
-        print(
-            f"  note     {len(whole):,} compressed files, such as {whole[0]}, cannot be cut: one "
-            "worker reads each. Decompress or divide large ones to use more workers",
-            flush=True,
-        )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,9 @@
 r"""Checks static examples that the reference's code wrote, and indexes them for training.
 
 Reads TFRecord files of google-research/ALBERT's create_pretraining_data.py. For files of BERT's
-code, set --sentence_objective=nsp. Checks the features, lengths, ids, initial [CLS] and
-masks of every record. Then writes OUTPUT_DIR/manifest.json, so that OUTPUT_DIR can be used as
---record_dir of pretrain and evaluate. The files are not copied or changed, and must not be moved.
-Each of the --num_workers processes checks one file at a time. The manifest does not depend on the
-number of processes. After a crash, run the same command again to resume. Finished files are
-skipped.
+code, set --sentence_objective=nsp. Checks every record, then writes OUTPUT_DIR/manifest.json, so
+that OUTPUT_DIR can be used as --record_dir of pretrain and evaluate. The files are not copied, and
+must not be moved. After a crash, run the same command again to resume.
 
 Examples:
   python -m pipelines.index_records --input_file='ref/*.tfrecord' --spm_model_file=30k-clean.model \
@@ -62,9 +59,8 @@ def define_flags() -> None:
 def main(_) -> None:
     """Runs the program with the values of its flags."""
     beam_job.prepare_environment()
-    with job_directory.lock(FLAGS.output_dir):
-        settings = settings_from_flags(Settings, text_flags=text_flags.from_flags())
-        index_records(settings, settings_from_flags(beam_job.Workers))
+    settings = settings_from_flags(Settings, text_flags=text_flags.from_flags())
+    index_records(settings, settings_from_flags(beam_job.Workers))
 
 
 def index_records(settings: Settings, workers: beam_job.Workers) -> Manifest:
@@ -90,32 +86,27 @@ def index_records(settings: Settings, workers: beam_job.Workers) -> Manifest:
         "sentence_objective": settings.sentence_objective,
         "code_version": albert_tf.__version__,
     }
-    unit_job.claim(output_dir, identity, list(sizes))
-    if manifest := Manifest.read_finished(output_dir):
-        return manifest
     vocabulary = (spm_model_file, *tokenizer.settings)
     check = functools.partial(check_file, lengths=lengths, vocabulary=vocabulary)
-    paths = unit_job.run_units("checking records", check, units, output_dir, workers)
-    shards = [marker["shard"] for marker in unit_job.read_markers(paths)]
-    for unit, shard in zip(units, shards):
-        if not shard["examples"]:
-            print(f"{unit.path}: holds no record, skipped")
-    splits = make_splits([{"train": [shard for shard in shards if shard["examples"]]}])
-    if not splits["train"].examples:
-        raise UserError(
-            f"--input_file={settings.input_file}: no record in any of {len(units)} files"
+    with unit_job.hold(output_dir, identity, list(sizes)):
+        if manifest := Manifest.read_finished(output_dir):
+            return manifest
+        paths = unit_job.run_units("checking records", check, units, output_dir, workers)
+        found = files.map_requests(files.read_json, paths, "reading the counts")
+        splits = make_splits(of_unit["shards"] for of_unit in found)
+        if not splits["train"].examples:
+            raise UserError(f"--input_file={settings.input_file}: no record in the files")
+        manifest = ReferenceManifest(
+            max_seq_length=lengths[0],
+            max_predictions_per_seq=lengths[1],
+            sentence_objective=settings.sentence_objective,
+            vocab_sha256=tokenizer.sha256,
+            vocab_size=tokenizer.vocab_size,
+            **text_settings,
+            code_version=albert_tf.__version__,
+            splits=splits,
         )
-    manifest = ReferenceManifest(
-        max_seq_length=lengths[0],
-        max_predictions_per_seq=lengths[1],
-        sentence_objective=settings.sentence_objective,
-        vocab_sha256=tokenizer.sha256,
-        vocab_size=tokenizer.vocab_size,
-        **text_settings,
-        code_version=albert_tf.__version__,
-        splits=splits,
-    )
-    manifest.write(output_dir)
+        manifest.write(output_dir)
     print(
         f"{manifest.summary()} of {lengths[0]} pieces and up to {lengths[1]} predictions: "
         f"--record_dir={output_dir} --max_seq_length={lengths[0]} "

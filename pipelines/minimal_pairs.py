@@ -4,23 +4,20 @@ The model prefers the sentence with the higher pseudo-log-likelihood (see albert
 Prints how often it prefers the right sentence, for each group of pairs and as the mean over all
 groups, with 95 % intervals. Scores that differ by at most a millionth of their value are a tie,
 which counts as one half. Chance is 50 %. With --corpus, also prints the accuracy of a baseline that
-uses only word frequencies, and the model's accuracy on pairs of known words. Known words occur at
-least twice in the corpus. OUTPUT.json contains all results. OUTPUT.csv contains the pairs, their
-scores in nats and their numbers of pieces.
+uses only word frequencies, and the model's accuracy on pairs of known words. OUTPUT.json contains
+all results. OUTPUT.csv contains the pairs and their scores in nats.
 
 In a .jsonl, .csv or .tsv file, each row is a pair with the columns of BLiMP: sentence_good,
 sentence_bad and UID, which is the group. In a .txt file, a pair is two lines, with the wrong
 sentence first (as in Zorro), and the name of the file is the group.
 
-Examples:
+Example:
   python -m pipelines.minimal_pairs --checkpoint=runs/base --corpus='corpus/*.txt' \\
       --input_file='blimp/data/*.jsonl' --output=runs/base_blimp
-  python -m pipelines.minimal_pairs --checkpoint=runs/base --corpus='corpus/*.txt' \\
-      --input_file='zorro/*.txt' --output=runs/base_zorro
 """
 
 import dataclasses
-import json
+import itertools
 import math
 import os
 from collections import Counter
@@ -45,9 +42,6 @@ from .data.text_files import ending
 from .tasks.reading.rows import read_text_lines
 from .tasks.reading.tables import as_label, as_text, read_table, write_table
 
-# A word is known if the corpus contains it at least this often. BabyLM has the same rule for its
-# own corpus, and scores only pairs of known words of BLiMP.
-_KNOWN_COUNT = 2
 # The columns of a table of pairs, as in BLiMP, in the order of Pair's fields.
 _COLUMNS = ("sentence_good", "sentence_bad", "UID")
 
@@ -62,25 +56,19 @@ class Pair(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The model, the pairs and how to score them."""
+    """Inputs, outputs and how to score."""
 
     checkpoint: str = setting(flags.DEFINE_string, "A model directory or one of its checkpoints.")
     input_file: str = setting(flags.DEFINE_string, "Files of pairs (paths or globs).")
-    output: str = setting(
-        flags.DEFINE_string,
-        "Path prefix of the output files. A later --input_file should not match OUTPUT.csv.",
-    )
+    output: str = setting(flags.DEFINE_string, "Path prefix of the output files.")
     pairs_per_group: int | None = setting(
-        flags.DEFINE_integer,
-        "Use only the first N pairs of each group. Default: all.",
-        None,
-        lower_bound=1,
+        flags.DEFINE_integer, "Use only the first N pairs of each group.", None, lower_bound=1
     )
     masking: str = setting(flags.DEFINE_enum, MASKING_HELP, MASKINGS[0], enum_values=MASKINGS)
     corpus: str | None = setting(
         flags.DEFINE_string,
-        "Training text of the model (paths or globs), in which the baseline counts words. They are "
-        "lower-cased, and punctuation is ignored. Words that occur at least twice are known.",
+        "Training text of the model (paths or globs), in which the baseline counts words, ignoring "
+        "case and punctuation. Words that occur at least twice are known.",
         None,
     )
 
@@ -91,14 +79,9 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-    """Runs the program with the values of its flags."""
+    """Scores the pairs, prints a report and writes OUTPUT.json and OUTPUT.csv."""
     settings = settings_from_flags(Settings)
     output = settings.output
-    if not os.path.basename(output):
-        raise UserError(
-            f"--output={output}: no file name at its end; expected a path prefix, such as "
-            f"{output}pairs"
-        )
     paths = files.match_files(settings.input_file, "input_file")
     corpus = files.match_files(settings.corpus, "corpus") if settings.corpus else []
     files.check_no_input("output", [f"{output}.json", f"{output}.csv"], [*paths, *corpus])
@@ -109,57 +92,44 @@ def main(_) -> None:
     model, tokenizer, *_ = pretrained.load(opened, AlbertTokenizer.load(opened.directory))
     scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=settings.masking == "word")
     baseline = compare_words(count_words(corpus), pairs) if corpus else {}
-    scores, lengths = score(scorer, pairs)
+    scores = score(scorer, pairs)
     result = {**dataclasses.asdict(settings), "checkpoint": opened.checkpoint}
     del result["output"]
     result |= figures(pairs, _right(*scores), baseline)
-    names = (*_COLUMNS, "score_good", "score_bad", "pieces_good", "pieces_bad")
-    columns = (*zip(*pairs), *scores.tolist(), *lengths.tolist())
-    write_table(f"{output}.csv", dict(zip(names, columns)))
-    files.write_atomically(f"{output}.json", json.dumps(result, indent=2) + "\n")
+    columns = zip((*_COLUMNS, "score_good", "score_bad"), (*zip(*pairs), *scores.tolist()))
+    write_table(f"{output}.csv", dict(columns))
+    files.write_json(f"{output}.json", result)
     print(report(result), flush=True)
     print(f"written to {output}.json and {output}.csv")
 
 
 def read_pairs(paths: Sequence[str], pairs_per_group: int | None) -> list[Pair]:
     """Reads pairs from files. The formats are described in the module's docstring."""
-    texts = [os.path.basename(path) for path in paths if ending(path) == ".txt"]
-    groups = Counter(name.rpartition(".txt")[0] for name in texts)
-    if twice := [name for name, number in groups.items() if number > 1]:
-        raise UserError(f"two files {twice[0]}.txt would be one group: rename one of them")
     pairs: list[Pair] = []
     counts: Counter[str] = Counter()
-    for path in paths:
-        for where, pair in _read(path):
-            if not pair.good.strip() or not pair.bad.strip():
-                raise UserError(f"{where}: an empty sentence; expected two sentences")
-            counts[pair.group] += 1
-            if pairs_per_group is None or counts[pair.group] <= pairs_per_group:
-                pairs.append(pair)
+    for pair in itertools.chain.from_iterable(map(_read, paths)):
+        counts[pair.group] += 1
+        if pairs_per_group is None or counts[pair.group] <= pairs_per_group:
+            pairs.append(pair)
     return pairs
 
 
-def _read(path: str) -> Iterator[tuple[str, Pair]]:
-    """Yields the place of each pair in a file, and the pair."""
+def _read(path: str) -> Iterator[Pair]:
     if ending(path) != ".txt":
         for number, row in read_table(path, _COLUMNS):
             where = f"{path}:{number}"
             good, bad = (as_text(row[name], name, where) for name in _COLUMNS[:2])
-            yield where, Pair(good, bad, as_label(row["UID"], "UID", where))
+            yield Pair(good, bad, as_label(row["UID"], "UID", where))
         return
     lines = [line for _, line in read_text_lines(path)]
     if not lines or len(lines) % 2:
-        raise UserError(
-            f"{path}: {len(lines):,} lines; expected pairs, the wrong sentence in the first line "
-            "and the right one in the second"
-        )
+        raise UserError(f"{path}: {len(lines):,} lines; expected a wrong and a right one in turn")
     group = os.path.basename(path).rpartition(".txt")[0]
-    for number in range(0, len(lines), 2):
-        yield f"{path}:{number + 1}", Pair(lines[number + 1], lines[number], group)
+    yield from (Pair(good, bad, group) for bad, good in zip(lines[::2], lines[1::2]))
 
 
-def score(scorer: SentenceScorer, pairs: Sequence[Pair]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns pseudo-log-likelihoods and numbers of pieces, each [2 (right, wrong), pairs]."""
+def score(scorer: SentenceScorer, pairs: Sequence[Pair]) -> np.ndarray:
+    """Returns pseudo-log-likelihoods, [2 (right, wrong), pairs]."""
     # Encode all sentences in one call, so that sentences that are too long fail at the start.
     texts = [pair.good for pair in pairs] + [pair.bad for pair in pairs]
     encoded, done = scorer.encode(texts), 0
@@ -174,12 +144,11 @@ def score(scorer: SentenceScorer, pairs: Sequence[Pair]) -> tuple[np.ndarray, np
             progress.update(done)
 
         found = scorer.score_pieces(encoded, on_batch)
-    scores, lengths = zip(*((one.log_likelihood, one.num_pieces) for one in found))
-    return np.reshape(scores, [2, len(pairs)]), np.reshape(lengths, [2, len(pairs)])
+    return np.reshape([one.log_likelihood for one in found], [2, len(pairs)])
 
 
 def _words(text: str) -> list[str]:
-    """Returns the words of a text in lower case (see words.split_words), without punctuation."""
+    """Returns the words of a text in lower case, without punctuation."""
     text = text.lower()
     words = (text[start:limit] for start, limit in split_words(text).tolist())
     return [word for word in words if word[0].isalnum()]
@@ -189,21 +158,13 @@ def count_words(paths: Sequence[str]) -> Counter[str]:
     """Counts the words in text files, which may be compressed."""
     counts: Counter[str] = Counter()
     for path in paths:
-        if ending(path) == ".jsonl":
-            raise UserError(f"--corpus: {path} is JSON; expected files of plain text")
         for _, line in read_text_lines(path):
             counts.update(_words(line))
-    if not counts:
-        raise UserError(f"--corpus: no words in {', '.join(paths)}")
     return counts
 
 
 def compare_words(counts: Mapping[str, int], pairs: Sequence[Pair]) -> dict[str, np.ndarray]:
-    """Evaluates the unigram model with these word counts.
-
-    Returns `words`, its result of `_right`, and `known`, bool [pairs], True if the corpus contains
-    all words of a pair often enough.
-    """
+    """Returns `words`, the unigram model's result of `_right`, and `known`, bool [pairs]."""
     total = sum(counts.values()) + len(counts) + 1
 
     def log_probability(words: Sequence[str]) -> float:
@@ -213,28 +174,21 @@ def compare_words(counts: Mapping[str, int], pairs: Sequence[Pair]) -> dict[str,
     words = [(_words(pair.good), _words(pair.bad)) for pair in pairs]
     good, bad = np.array([[*map(log_probability, sides)] for sides in words]).T
     rarest = [min((counts.get(word, 0) for word in (*a, *b)), default=0) for a, b in words]
-    return {"words": _right(good, bad), "known": np.array(rarest) >= _KNOWN_COUNT}
+    return {"words": _right(good, bad), "known": np.array(rarest) >= 2}  # BabyLM's rule, too
 
 
 def _right(good: np.ndarray, bad: np.ndarray) -> np.ndarray:
     """Returns 1 for pairs whose right sentence has the higher score, 0.5 for ties, else 0."""
-    # Treat differences within rounding error as ties.
-    is_tie = np.isclose(good, bad, rtol=1e-6, atol=0)
-    return np.where(is_tie, 0.5, good > bad)
+    return np.where(np.isclose(good, bad, rtol=1e-6, atol=0), 0.5, good > bad)
 
 
 def figures(
     pairs: Sequence[Pair], model: np.ndarray, baseline: Mapping[str, np.ndarray]
 ) -> dict[str, dict]:
-    """Computes the accuracies of each group, and their means over all groups.
+    """Computes accuracies: {"mean": of all groups, "groups": {group: of its pairs}}.
 
     `model` is the model's result of `_right`, float [pairs]. `baseline` is the result of
     compare_words, or {} without a corpus.
-
-    Returns:
-      {"mean": accuracies, "groups": {group: accuracies}}. Accuracies have the number of `pairs`,
-      the accuracy of the `model` and its `interval`. With a corpus they also have the accuracy of
-      `words`, the number of `known_pairs` and the model's accuracy on these, `model_on_known`.
     """
     names = np.array([pair.group for pair in pairs])
     groups = {}
@@ -256,10 +210,9 @@ def figures(
 
 
 def _mean(groups: Sequence[dict]) -> dict:
-    """Returns the mean accuracies of groups, and sums of their numbers of pairs."""
+    """Returns the means of accuracies and sums of numbers of pairs, where groups have them."""
     mean = {}
     for name in ("pairs", "known_pairs", "words", "model", "model_on_known"):
-        # A group without pairs of known words has no accuracy on them.
         if found := [values[name] for values in groups if name in values]:
             mean[name] = sum(found) if name.endswith("pairs") else float(np.mean(found))
     # Interval for a mean of independent proportions. Source: Newcombe 1998, method 10.
@@ -283,8 +236,8 @@ def report(result: dict) -> str:
     width, lines = max(map(len, parts)), []
     for name, values in parts.items():
         accuracy, low, high = (100 * value for value in (values["model"], *values["interval"]))
-        line = f"  {name:{width}}  {accuracy:5.1f} % ({low:.1f} to {high:.1f}) of "
-        line += f"{values['pairs']:,} pairs"
+        line = f"  {name:{width}}  {accuracy:5.1f} % ({low:.1f} to {high:.1f})"
+        line += f" of {values['pairs']:,} pairs"
         if "words" in values:
             line += f", words alone {100 * values['words']:5.1f} %"
             line += f", {values['known_pairs']:,} pairs of known words"

@@ -1,7 +1,7 @@
 r"""Prints three pre-training examples as text, and statistics of many examples.
 
-With --split=train, the examples are the first ones of a pre-training run with the same flags and a
-batch size of 256. With --split=heldout, they are a sample of all held-out records.
+With --split=train, the examples are the first ones of a pre-training run with these records, the
+same flags and a batch size of 256. With --split=heldout, they are a sample of all held-out records.
 
 Examples:
   python -m pipelines.show_records --record_dir=records --spm_model_file=own.model
@@ -31,10 +31,8 @@ from .data.records import SPLITS, Manifest, naming_damaged_shards
 FLAGS = flags.FLAGS
 
 _NUM_PRINTED = 3
-_FREQUENT = 15  # length of the list of most frequent pieces
 _ROWS = 256
 _MOST_COUNTED = 20_000  # maximum number of examples in the statistics
-_LEGEND = "[MASK|x] x is masked, [kept|x] x stays and is to be predicted, [y|x] y replaces x"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,16 +43,6 @@ class Settings:
     spm_model_file: str = setting(flags.DEFINE_string, "The records' vocabulary (.model or .txt).")
     split: str = setting(
         flags.DEFINE_enum, "Split of the records.", "train", enum_values=list(SPLITS)
-    )
-    max_seq_length: int | None = setting(
-        program.define_max_seq_length, "Default: as in the records.", None
-    )
-    random_seed: int = setting(
-        flags.DEFINE_integer,
-        "Seed of data order and masks.",
-        12345,
-        lower_bound=0,
-        upper_bound=2**31 - 1,
     )
     output: str | None = setting(
         flags.DEFINE_string, "Directory for statistics.json and statistics.png.", None
@@ -80,9 +68,9 @@ def show_records(settings: Settings) -> None:
     manifest = Manifest.read(record_dir)
     options = settings_from_flags(
         ExampleOptions,
-        max_seq_length=settings.max_seq_length or manifest.max_seq_length,
-        max_predictions_per_seq=FLAGS.max_predictions_per_seq or manifest.fixed_predictions,
-        seed=settings.random_seed,
+        max_seq_length=manifest.max_seq_length,
+        max_predictions_per_seq=FLAGS.max_predictions_per_seq
+        or getattr(manifest, "max_predictions_per_seq", None),  # of static examples
     )
     tokenizer = AlbertTokenizer(settings.spm_model_file, *manifest.text_settings)
     manifest.check(record_dir, tokenizer, options)
@@ -94,7 +82,7 @@ def show_records(settings: Settings) -> None:
     else:
         dataset = evaluation_dataset(record_dir, split, options, tokenizer, _ROWS, examples)
     sums: dict[str, Any] = {}
-    print(_LEGEND)
+    print("[MASK|x] x is masked, [kept|x] x stays and is to be predicted, [y|x] y replaces x")
     for first, batch in zip(range(0, examples, _ROWS), dataset.as_numpy_iterator()):
         found = {name: values[: examples - first] for name, values in batch.items()}
         for row in range(first, min(first + _ROWS, _NUM_PRINTED, examples)):
@@ -154,10 +142,7 @@ def _bare(piece: str) -> str:
 
 
 def count(batch: dict[str, np.ndarray], tokenizer: AlbertTokenizer) -> dict[str, Any]:
-    """Returns sums over the examples of a batch, integers or int64 vectors. See `shares`.
-
-    Padding rows must be left out.
-    """
+    """Returns sums over the examples of a batch without padding rows. See `shares`."""
     ids = unmask(batch)
     rows, columns = np.nonzero(batch["masked_lm_weights"])
     places = rows, batch["masked_lm_positions"][rows, columns]
@@ -185,7 +170,7 @@ def shares(sums: dict[str, Any], tokenizer: AlbertTokenizer) -> dict[str, Any]:
     """Returns the statistics of sums of `count`. Shares are between 0 and 1."""
     pieces, (masks, kept, predictions) = sums["pieces"], sums["inputs"]
     num_pieces = np.arange(len(sums["lengths"])) @ sums["lengths"]
-    frequent = np.argsort(-pieces, kind="stable")[:_FREQUENT].tolist()
+    frequent = np.argsort(-pieces, kind="stable")[:15].tolist()
     labels = _share(sums["labels"], sums["examples"])
     return {
         "examples": sums["examples"],

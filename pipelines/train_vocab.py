@@ -2,18 +2,15 @@
 
 The input is UTF-8 text, with the same input flags as pipelines.create_pretraining_data. The outputs
 are PREFIX.model, PREFIX.vocab (the pieces as text) and PREFIX.json (settings that
-create_pretraining_data reads). The text is normalised in exactly the same way as by the tokenizer.
-A report shows how well the vocabulary fits lines that were held out of training. If there are fewer
-than about 10,000 lines, the report uses the training text. An existing vocabulary is not trained
-again.
+create_pretraining_data reads). A report shows how well the vocabulary fits lines that were held out
+of training. If there are fewer than about 10,000 lines, the report uses the training text. An
+existing vocabulary is not trained again.
 
-By default, accents and other marks are removed, as for the published English models. In other
-languages they make other words: pass --keep_accents for Japanese (か, が), Vietnamese (bán, bàn),
-Thai (ข่า, ข้า), Hindi (क्षमा) and the like. The report shows which words of the text lose a mark.
+By default, accents and other marks are removed, as for the published English models. Pass
+--keep_accents for languages in which they make other words. The report shows words that lose one.
 
 Examples:
   python -m pipelines.train_vocab --input_file='corpus/*.txt' --output_prefix=vocabulary/30k
-  python -m pipelines.train_vocab --input_file=korean.txt --output_prefix=ko --do_lower_case=false
   python -m pipelines.train_vocab --input_file=japanese.txt --output_prefix=ja --keep_accents
 """
 
@@ -104,13 +101,11 @@ _LINE = re.compile(rf"\S.{{0,{_MAX_LINE_CHARACTERS - 1}}}(?!\S)|\S{{1,{_MAX_LINE
 _MAX_LINE_BYTES = 4 * _MAX_LINE_CHARACTERS
 # Maximum number of training sentences. SentencePiece samples a larger corpus, to limit its memory.
 _MAX_SENTENCES = 10_000_000
-# Every 100th line is held out. The report uses at most _SAMPLE_LINES of them, and as many sentences
-# of the raw text.
+# Every 100th line is held out, if these are at least _MIN_HELDOUT_LINES. The report uses at most
+# _SAMPLE_LINES of them, and as many sentences of the raw text.
 _HELDOUT_EVERY = 100
-_SAMPLE_LINES = 20_000
-# If fewer lines would be held out, none is, and all lines are used for training.
 _MIN_HELDOUT_LINES = 100
-_SECONDS_BETWEEN_LINES = {True: 10, False: 60}  # key: whether stdout is a terminal
+_SAMPLE_LINES = 20_000
 
 
 def main(_) -> None:
@@ -131,9 +126,8 @@ def train_vocab(
 ) -> None:
     """Trains and writes a vocabulary, unless it exists already.
 
-    Raises:
-      UserError: if another vocabulary exists at this prefix, the text is empty or unreadable, or
-        the vocabulary size is too large or too small for the text.
+    Raises a UserError if another vocabulary exists at this prefix, the text is empty or unreadable,
+    or the vocabulary size is too large or too small for the text.
     """
     sizes = files.sizes(input_files)
     provenance = {
@@ -143,26 +137,18 @@ def train_vocab(
     record = settings_path(f"{output_prefix}.model")
     if tf.io.gfile.exists(f"{output_prefix}.model"):
         known = files.read_json_if_exists(record)
-        theirs, ours = (
-            {**of.get("settings", {}), "input_bytes": of.get("input_bytes")}
-            for of in (known, provenance)
-        )
-        if difference := job_directory.describe_difference(theirs, ours):
-            difference = difference if known else f"{record}, which would say how, is missing"
+        if difference := job_directory.describe_difference(known, provenance):
             raise UserError(
                 f"{output_prefix}.model is there already, but made of other input files or with "
                 f"other settings ({difference}): delete it or choose another --output_prefix"
             )
-        print(
-            f"{output_prefix}.model is there already, trained on files of these names and sizes: "
-            "nothing to do"
-        )
+        print(f"{output_prefix}.model is there already: nothing to do")
         job_directory.warn_if_modified(input_files, record)
         return
     print(
         f"vocabulary: {settings.vocab_size:,} {settings.model_type} pieces, "
-        f"{settings.text.describe()}, from {len(sizes):,} "
-        f"file(s) of {sum(sizes.values()) / 1e6:,.1f} MB -> {output_prefix}.model",
+        f"{settings.text.describe()}, from {len(sizes):,} file(s) of "
+        f"{sum(sizes.values()) / 1e6:,.1f} MB -> {output_prefix}.model",
         flush=True,
     )
     text = _Text(input_files, settings.text, text_format)
@@ -196,10 +182,7 @@ class _Sample:
 
 
 class _Text:
-    """Iterates over normalised sentences. Stores counts, samples for the report and any error.
-
-    SentencePiece may replace an error raised here with a RuntimeError. `error` is the original one.
-    """
+    """Iterates over normalised sentences. Stores counts, samples for the report and any error."""
 
     def __init__(
         self, input_files: list[str], text_settings: TextSettings, text_format: corpus.TextFormat
@@ -210,8 +193,7 @@ class _Text:
         self.heldout: list[str] = []  # sample of the held-out lines
         self.losing = _Sample()  # raw sentences, if marks are removed
         self.first: list[str] = []  # first lines of the text
-        self.error: BaseException | None = None
-        self.is_read = False
+        self.error: BaseException | None = None  # SentencePiece may raise a RuntimeError instead
 
     def __iter__(self) -> Iterator[str]:
         heldout = _Sample()
@@ -231,7 +213,6 @@ class _Text:
         except BaseException as error:
             self.error = error
             raise
-        self.is_read = True
 
     def _sentences(self) -> Iterator[str]:
         for path in self._files:
@@ -270,14 +251,11 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
     started = time.monotonic()
     thread.start()
     try:
+        thread.join(60)
         while thread.is_alive():
-            thread.join(_SECONDS_BETWEEN_LINES[sys.stdout.isatty()])
-            if thread.is_alive():
-                stage = "trains on" if text.is_read else "has read"
-                seconds = duration(time.monotonic() - started)
-                print(
-                    f"{stage} {text.counts['sentences']:,} sentences, {seconds} so far", flush=True
-                )
+            passed = duration(time.monotonic() - started)
+            print(f"{text.counts['sentences']:,} sentences read, {passed} so far", flush=True)
+            thread.join(60)
     except KeyboardInterrupt:
         print("\ninterrupted; nothing is written", file=sys.stderr, flush=True)
         os._exit(130)  # SentencePiece's threads would abort a normal exit

@@ -3,17 +3,13 @@
 import hashlib
 import os
 import shutil
-import tracemalloc
 
 import pytest
-import tensorflow as tf
 
-from albert_tf.jobs import program
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.data.corpus import TextFormat
 from pipelines.data.examples import ExampleOptions
 from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
-from pipelines.data.records import Manifest
 from pipelines.train_vocab import VocabularySettings, train_vocab
 from tests.builders import raises_one_line
 from tests.nasty_files import ODD_NAME
@@ -66,8 +62,6 @@ OUTCOMES = {
     "not_gzip.gz": ("not a whole gzip file .*give it a name without .gz", None, None),
     "truncated.tfrecord": (None, (1, 1, 0), (1, 1)),
 }
-# Tracked by Python: the long lines are of up to 1.6 MB.
-MAX_MEMORY_BYTES = 60_000_000
 
 
 def create(input_file, output_dir, vocabulary, shard_bytes=64_000_000, **text_format):
@@ -95,8 +89,6 @@ def test_records(nasty, tiny_vocabulary, tmp_path, in_this_process, name, input_
     size = os.path.getsize(nasty / name)
     options = {"vocabulary": tiny_vocabulary, "shard_bytes": size // 3 + 1}
     options.update(output_dir=tmp_path / "records", input_format=input_format)
-    if is_long := size > 50_000:
-        tracemalloc.start()
     if problem:
         with raises_one_line(problem):
             create(nasty / name, **options)
@@ -109,10 +101,6 @@ def test_records(nasty, tiny_vocabulary, tmp_path, in_this_process, name, input_
         assert found == (as_sentences if input_format == "sentences" else (*as_prose, found[2]))
         assert found[2] == as_sentences[2]
         assert manifest.pieces > 0
-    if is_long:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < MAX_MEMORY_BYTES
 
 
 def train(paths, prefix, **changes):
@@ -138,7 +126,7 @@ def test_vocabulary(nasty, tmp_path):
     train([nasty / "very_long_line.txt"], tmp_path / "own", **options)
 
 
-def test_all_together(nasty, tiny_vocabulary, tmp_path):
+def test_all_together(nasty, tiny_vocabulary, tmp_path, in_this_process):
     with raises_one_line(r"is not UTF-8|is UTF-16 text|not a whole gzip"):
         create(f"{nasty}/*.*", tmp_path / "refused", tiny_vocabulary)
     texts = tmp_path / "texts"
@@ -146,6 +134,8 @@ def test_all_together(nasty, tiny_vocabulary, tmp_path):
     expected = [1, 2, 0]  # of the one file that the index of the directory passes over
     shutil.copy(nasty / ODD_NAME, texts)
     for name, (problem, as_sentences, _) in OUTCOMES.items():
+        if name == "very_long_line.txt":  # takes long; test_vocabulary trains on it
+            continue
         if as_sentences:
             expected = [a + b for a, b in zip(expected, as_sentences)]
         if as_sentences or problem == NO_TEXT:
@@ -158,15 +148,3 @@ def test_all_together(nasty, tiny_vocabulary, tmp_path):
     sources, tokenizer = read_sources(str(tmp_path / "records")), AlbertTokenizer(str(model))
     (batch,) = pretraining_dataset(sources, ExampleOptions(512), tokenizer, 8).take(1)
     assert batch["input_word_ids"].shape == (8, 512)
-
-
-def test_records_cut_short(nasty, tiny_corpus, tiny_vocabulary, tmp_path, in_this_process):
-    records = tmp_path / "records"
-    manifest = create(tiny_corpus, records, tiny_vocabulary)
-    shutil.copy(nasty / "truncated.tfrecord", records / manifest.splits["train"].shards[0].file)
-    tokenizer = AlbertTokenizer(str(tiny_vocabulary))
-    dataset = pretraining_dataset(read_sources(str(records)), ExampleOptions(512), tokenizer, 8)
-    with pytest.raises((ValueError, tf.errors.DataLossError), match="corrupted record") as error:
-        next(iter(dataset))
-    assert program.is_user_error(error.value)
-    assert Manifest.read(str(records)) == manifest

@@ -15,8 +15,7 @@ def json_lines(file: tf.io.gfile.GFile) -> Iterator[bytes]:
     """Converts a Parquet file to JSON lines, one per row, and yields them in blocks.
 
     Dates, times and decimals are converted to strings, as in a CSV. Bytes, and values that Python
-    cannot represent, are converted to an object, which is not mistaken for text. With each block,
-    the position in `file` is set in proportion to the number of rows read so far.
+    cannot represent, are converted to an object, which is not mistaken for text.
 
     Raises:
       OSError: if the file is damaged.
@@ -28,15 +27,13 @@ def json_lines(file: tf.io.gfile.GFile) -> Iterator[bytes]:
     file.closed = False  # pyarrow requires this attribute, which GFile does not have
     try:
         table = parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-        names, size, done = table.schema_arrow.names, file.size(), 0
+        names = table.schema_arrow.names
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UserError(f"{file.name}: several columns {twice!r}: rename all but one")
         for batch in table.iter_batches(_ROWS_PER_BLOCK):
             columns = [_values(column, pyarrow) for column in batch.columns]
             records = (dict(zip(names, row)) for row in zip(*columns))
             lines = (json.dumps(r, ensure_ascii=False, default=_no_text) + "\n" for r in records)
-            done += batch.num_rows
-            file.seek(size * done // table.metadata.num_rows)
             yield "".join(lines).encode()
     except UserError:
         raise

@@ -1,14 +1,11 @@
 """Runs the units of a job on an Apache Beam runner. No other module imports apache_beam."""
 
 import atexit
-import contextlib
 import dataclasses
 import functools
 import logging
-import math
 import os
 import queue
-import re
 import shlex
 import signal
 import sys
@@ -25,9 +22,8 @@ from albert_tf.jobs.settings import define_settings_flags, setting
 from albert_tf.storage.errors import UserError
 
 # Command that starts a worker process of DirectRunner. Unlike Beam's own command, it discards
-# stderr (exceptions of our code still reach the main process), and the worker exits on Ctrl-C and
-# when the main process ends. Beam's own worker would continue to write for some seconds, at the
-# same time as a restarted job. A SIGTERM to all processes of a job is left to the main process.
+# stderr (exceptions still reach the main process), leaves a SIGTERM to the main process, and exits
+# on Ctrl-C and when the main process ends, so that no worker writes beside a new job.
 _WORKER_COMMAND = f"""exec {shlex.quote(sys.executable)} -c '
 import os, signal, sys, threading, time
 signal.signal(signal.SIGINT, lambda *_: os._exit(0))
@@ -39,27 +35,6 @@ def leave_with(parent):
 threading.Thread(target=leave_with, args=[os.getppid()], daemon=True).start()
 from apache_beam.runners.worker import sdk_worker_main
 sdk_worker_main.main(sys.argv)' 2>/dev/null"""
-
-_WORKER_GIGABYTES = 0.6  # measured: pipelines/README.md, "Machines"
-
-
-def available_cpus(root: str = "/") -> int:
-    """Returns the number of CPUs that this process may use, at least 1.
-
-    This is the number of CPUs of its affinity, limited by the quotas of its control group (version
-    2) and of the group's parents, which a container's CPU limit sets. `root` is the directory of
-    `proc` and `sys`.
-    """
-    available = float(len(os.sched_getaffinity(0)))
-    memberships = Path(root, "proc/self/cgroup")
-    text = memberships.read_text() if memberships.exists() else ""
-    for group in re.findall("^0::/(.*)$", text, re.MULTILINE):
-        for name in [Path(group), *Path(group).parents]:
-            limit = Path(root, "sys/fs/cgroup", name, "cpu.max")
-            with contextlib.suppress(OSError):  # no limit, or none that may be read
-                quota, period = limit.read_text().split()
-                available = min(available, math.inf if quota == "max" else int(quota) / int(period))
-    return max(1, int(available))
 
 
 def prepare_environment() -> None:
@@ -85,8 +60,8 @@ class Workers:
     )
     num_workers: int | None = setting(
         flags.DEFINE_integer,
-        "Number of worker processes of DirectRunner. Default: one per CPU that this process may "
-        "use (its affinity, and the CPU limit of its container).",
+        "Number of worker processes of DirectRunner. Default: one per CPU of the machine. Set it "
+        "in a container with a CPU limit.",
         None,
         lower_bound=1,
     )
@@ -95,14 +70,14 @@ class Workers:
     )
 
     def count(self, num_units: int) -> int:
-        """Returns the number of worker processes of DirectRunner for so many units."""
-        return max(1, min(self.num_workers or available_cpus(), num_units))
+        """Returns the number of worker processes of DirectRunner for `num_units` units."""
+        return max(1, min(self.num_workers or len(os.sched_getaffinity(0)), num_units))
 
     def describe(self, num_units: int) -> str:
         """Describes the workers for the plan of a job."""
         if self.runner != "DirectRunner":
             return f"of {self.runner}"
-        return f"{self.count(num_units)}, about {_WORKER_GIGABYTES} GB of memory each"
+        return f"{self.count(num_units)}, about 0.6 GB of memory each"  # pipelines/README.md
 
 
 def define_flags() -> None:
@@ -111,10 +86,9 @@ def define_flags() -> None:
 
 
 def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers) -> None:
-    """Calls `function` on every unit, in any order and on any number of workers.
+    """Calls `function` on every unit, in any order, on any number of workers, perhaps repeatedly.
 
-    `function` and `units` must be picklable. Each call should take a few minutes at most. Beam may
-    call `function` more than once for the same unit.
+    `function` and `units` must be picklable. Each call should take a few minutes at most.
 
     Raises:
       UserError: if the runner is unknown, its packages are missing, or it rejects the options; if a
@@ -123,9 +97,8 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
     if not units:
         return
     runner, options = workers.runner, shlex.split(workers.beam_options)
-    num_workers = 1
-    _check_packages(options)
-    beam = _import_beam(runner)
+    _import_beam()
+    import apache_beam as beam
     from apache_beam.options.pipeline_options import PipelineOptions
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
     from apache_beam.transforms.environments import SubprocessSDKEnvironment
@@ -133,17 +106,18 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
     chosen: Any = runner
     if runner == "DirectRunner":
         # Create the runner here. Passing its name makes Beam try to download another runner first.
-        num_workers = workers.count(len(units))
+        count = workers.count(len(units))
         processes = SubprocessSDKEnvironment.from_command_string(_WORKER_COMMAND)
-        chosen = FnApiRunner(default_environment=processes if num_workers > 1 else None)
-        options.append(f"--direct_num_workers={num_workers}")
+        chosen = FnApiRunner(default_environment=processes if count > 1 else None)
+        options.append(f"--direct_num_workers={count}")
         logging.disable(logging.ERROR)  # Every error is also raised as an exception.
     try:
         try:
             pipeline = beam.Pipeline(runner=chosen, options=PipelineOptions(options))
         except (ValueError, ImportError, AttributeError) as error:
+            reason = " ".join(str(error).split())
             raise UserError(
-                f"--runner={runner}, --beam_options={options}: {error}; expected a runner of "
+                f"--runner={runner}, --beam_options={options}: {reason}; expected a runner of "
                 "Apache Beam, or MODULE.CLASS of one that is installed, and its options"
             ) from error
         # Without Reshuffle, Beam would fuse the steps and give all units to one worker.
@@ -154,6 +128,8 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
             | "Work" >> beam.Map(function)
         )
         _run_in_thread(lambda: pipeline.run().wait_until_finish())
+    except ImportError as error:  # of Dataflow without its packages
+        raise UserError(f"--runner={runner}: {error}") from error
     except RuntimeError as error:
         # If Beam runs the function in this process, it wraps KeyboardInterrupt and SystemExit.
         if isinstance(error.__context__, (KeyboardInterrupt, SystemExit)):
@@ -163,50 +139,22 @@ def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers)
         logging.disable(logging.NOTSET)
 
 
-def _import_beam(runner: str):
-    """Imports Beam without its warnings, and the packages of Dataflow if `runner` needs them."""
+def _import_beam() -> None:
+    """Imports Beam without its warnings."""
     logging.disable(logging.WARNING)  # On import, Beam warns about missing optional packages.
     try:
         with warnings.catch_warnings():
             # Google's packages warn of Python versions that are near their end of life.
             warnings.simplefilter("ignore", FutureWarning)
-            import apache_beam
-            import apache_beam.runners.portability.fn_api_runner
-
-            if "dataflow" in runner.lower():
-                _check_dataflow()
+            import apache_beam.runners.portability.fn_api_runner  # noqa: F401
     finally:
         logging.disable(logging.NOTSET)
-    return apache_beam
-
-
-def _check_packages(beam_options: Sequence[str]) -> None:
-    """Raises a UserError if workers install the wheel but the job is run from a checkout."""
-    option = re.search(r"--extra_package\S*[= ]\S*albert_tf-\S+", " ".join(beam_options))
-    if option and not __name__.startswith("albert_tf."):
-        raise UserError(
-            f"--beam_options={option[0]}: workers would not find the modules of this checkout, as "
-            "the wheel has them under albert_tf.pipelines: install the wheel and start the job by "
-            "`albert PROGRAM` instead of `python -m pipelines.PROGRAM`"
-        )
-
-
-def _check_dataflow() -> None:
-    """Raises a UserError if Beam's Google Cloud packages are not installed."""
-    try:
-        from apache_beam.runners.dataflow.internal import apiclient  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            f"--runner=DataflowRunner needs apache-beam[gcp] ({error}): pip install "
-            "'albert_tf[dataflow]', or 'dist/albert_tf-VERSION-py3-none-any.whl[dataflow]'"
-        ) from error
 
 
 def _run_in_thread(run_pipeline: Callable[[], object]) -> None:
-    """Calls `run_pipeline` in a thread; raises what it raises.
+    """Calls `run_pipeline` in a thread, so that a signal does not interrupt Beam.
 
-    A signal therefore interrupts this function and not Beam, which would first let the workers
-    finish their units, wait for them forever or report their end as the error.
+    Beam would let the workers finish their units, wait forever or report their end as the error.
     """
     ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
 

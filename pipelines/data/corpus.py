@@ -46,8 +46,7 @@ class TextFormat:
         flags.DEFINE_enum,
         "sentences: one sentence per line, and a blank line between documents. prose: paragraphs "
         "are separated by blank lines and split into sentences. jsonl: one JSON object per line, "
-        "with one document of prose in its --text_field. Use jsonl for .parquet files, too: each "
-        "row is a document.",
+        "or a row of a .parquet file, with a document of prose in its --text_field.",
         "sentences",
         enum_values=INPUT_FORMATS,
     )
@@ -63,8 +62,7 @@ class TextFormat:
     )
     language: str = setting(
         flags.DEFINE_string,
-        "ISO 639 code of the text's language: its abbreviations do not end sentences of prose. In "
-        "a mixed corpus the rules of this language apply to all texts.",
+        "ISO 639 code of the text's language: its abbreviations do not end sentences of prose.",
         "en",
     )
     on_bad_line: str = setting(
@@ -98,24 +96,22 @@ def read_documents(
     begin: int = 0,
     end: int | None = None,
     counts: Counter | None = None,
-    on_read: Callable[[int], None] | None = None,
 ) -> Iterator[Sentence]:
     """Yields the sentences of all documents that belong to the byte range [begin, end) of a file.
 
     A document belongs to the range that contains the first byte of the blank line directly before
-    the document. The first document of a file belongs to the range that starts at 0. A jsonl
-    document belongs to the range in which its line starts. So disjoint ranges share no document.
-    Documents are read to their end, even past `end` (None: the end of the file). A line is blank if
-    str.strip() returns "". Offsets in a compressed file count decompressed bytes.
+    it. The first document of a file belongs to the range that starts at 0. A jsonl document belongs
+    to the range in which its line starts. Documents are read to their end, even past `end` (None:
+    the end of the file). Offsets in a compressed file count decompressed bytes.
 
     `counts["skipped_lines"]` is incremented for each skipped line. A skipped line does not end its
-    document. For `path`, `on_read` and all errors except invalid lines, see text_files.read_lines.
+    document. For `path` and all errors except invalid lines, see text_files.read_lines.
     """
     is_json = text_format.input_format == "jsonl"
     if path.endswith(PARQUET) and not is_json:
         raise UserError(
-            f"{path}: a Parquet file: pass --input_format=jsonl, then each row is a document; its "
-            f"text is in the column of --text_field (now {text_format.text_field!r})"
+            f"{path}: a Parquet file: pass --input_format=jsonl, then each row is a document, with "
+            f"its text in the column of --text_field (now {text_format.text_field!r})"
         )
     skipped: Counter = Counter() if counts is None else counts
     decode = functools.partial(_json_text, text_format.text_field) if is_json else _decode
@@ -135,7 +131,7 @@ def read_documents(
 
     # Start reading one byte before the range to detect whether a line starts at `begin`. Drop the
     # line that starts before the range.
-    lines = read_lines(path, max(begin - 1, 0), on_read)
+    lines = read_lines(path, max(begin - 1, 0))
     lines = itertools.dropwhile(lambda line: line[0] < begin, lines)
     limit = math.inf if end is None else end
     if is_json:
@@ -164,9 +160,8 @@ def _text_lines(
 ) -> Iterator[tuple[int, str]]:
     """Yields (document offset, line with line end), including blank lines inside documents.
 
-    `is_ours` is True if the first line belongs to a document of this range. `enough` is the number
-    of blank lines that end a document. `blank_lines` is the number of blank lines directly before
-    the range.
+    `is_ours`: the first line belongs to a document of this range. `enough` blank lines end a
+    document. `blank_lines` are directly before the range.
     """
     document = None  # offset of the current document
     for offset, line in lines:
@@ -249,11 +244,8 @@ def _json_text(field: str, offset: int, line: bytes) -> str:
         return ""
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
-        what = error.msg.removesuffix(" at")
-        raise UserError(f"not JSON ({what} at character {error.pos + 1}){remedy}") from error
     except (ValueError, RecursionError) as error:  # such as 5,000 digits or 1,000 nested lists
-        raise UserError(f"not JSON that can be read ({error}){remedy}") from error
+        raise UserError(f"not JSON ({error}){remedy}") from error
     if not isinstance(value, dict):
         raise UserError(f"not a JSON object{remedy}")
     of_field = value.get(field)

@@ -1,9 +1,8 @@
 """Writes a demo corpus of English prose from the documentation of installed Python packages.
 
 Each of Python's help topics, and each docstring of the standard library and of all installed
-packages, is one document, without code, tables and markup. The file has one sentence per line and a
-blank line between documents. Documents start with a summary, so a model can learn their sentence
-order. The program downloads nothing and imports none of the packages.
+packages, is one document, without code, tables and markup. Documents start with a summary, so a
+model can learn their sentence order. Nothing is downloaded, and none of the packages is imported.
 
 Example:
   python -m pipelines.data.demo_corpus --output_file=demo/corpus.txt
@@ -11,12 +10,14 @@ Example:
 
 import ast
 import contextlib
+import itertools
 import re
 import sysconfig
 import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import sentencex
 import tensorflow as tf
@@ -24,12 +25,10 @@ from absl import flags
 
 from albert_tf.jobs import program
 from albert_tf.storage import files
-from albert_tf.storage.progress import Progress
 
 _NOT_READ = re.compile(
     r"/(tests?|site-packages|_vendor|idlelib|lib2to3)/|/test_[^/]*$|_(test|pb2)\.py$"
 )
-_MAX_REPEATS = 3  # maximum number of copies of a sentence in the corpus
 # What is no prose: a deeper or an underlined line, a doctest, a list, a directive or a table.
 _NO_PROSE = re.compile(r"^[ \t]|[-=~^*#\"]{3,}$|^>>>|^[*+•:|@#.-]|:$", re.MULTILINE)
 _ROLE = re.compile(r":[\w:+.-]+:`~?([^`<]+?)(\s*<[^`>]*>)?`")  # :class:`text <target>`
@@ -44,40 +43,25 @@ def define_flags() -> None:
 
 
 def main(_) -> None:
-    """Writes the corpus to --output_file."""
-    from pydoc_data.topics import topics
-
-    warnings.simplefilter("ignore")  # about invalid escape sequences in the packages
-    paths = sysconfig.get_paths()
-    roots = dict.fromkeys(Path(paths[name]) for name in ("stdlib", "purelib", "platlib"))
-    write_demo_corpus(flags.FLAGS.output_file, list(roots), topics)
+    """Writes the corpus to --output_file, unless the file exists."""
+    write_demo_corpus(flags.FLAGS.output_file)
 
 
-def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str]) -> None:
-    """Writes the prose of help topics and package docstrings, unless `output_file` exists."""
+def write_demo_corpus(output_file: str) -> None:
+    """Writes the prose of Python's help topics and of the installed packages' docstrings."""
     if tf.io.gfile.exists(output_file):
         print(f"{output_file} is there already: nothing to do")
         return
-    names = [
-        (root, path.relative_to(root)) for root in roots for path in sorted(root.rglob("*.py"))
-    ]
-    sources = [root / name for root, name in names if not _NOT_READ.search(f"/{name.as_posix()}")]
-    print(f"demo corpus: docstrings of {len(sources):,} files of this installation", flush=True)
+    roots = dict.fromkeys(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
     texts = [text for _, text in sorted(topics.items())]
-    with Progress("reading", len(sources), unit="file") as progress:
-        for done, path in enumerate(sources, start=1):
-            source = path.read_bytes()
-            if b'"""' in source or b"'''" in source:
-                with contextlib.suppress(SyntaxError, ValueError, RecursionError):
-                    texts.extend(docstrings(ast.parse(source)))
-            progress.update(done)
+    texts += itertools.chain.from_iterable(map(docstrings, map(Path, roots)))
     documents: list[list[str]] = []
     repeats: Counter[str] = Counter()
     for text in dict.fromkeys(texts):
         sentences = []
         for sentence in prose_sentences(text):
             repeats[sentence] += 1
-            if repeats[sentence] <= _MAX_REPEATS:
+            if repeats[sentence] <= 3:
                 sentences.append(f"{sentence}\n")
         if len(sentences) > 1:  # a document of one sentence has no order to learn
             documents.append(sentences)
@@ -89,33 +73,34 @@ def write_demo_corpus(output_file: str, roots: list[Path], topics: dict[str, str
     )
 
 
-def docstrings(module: ast.Module) -> Iterator[str]:
-    """Yields all docstrings in a module."""
+def docstrings(root: Path) -> Iterator[str]:
+    """Yields the docstrings of the Python files below a directory."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = (node for node in ast.walk(module) if isinstance(node, documented))
-    yield from filter(None, map(ast.get_docstring, nodes))
+    warnings.simplefilter("ignore")  # about invalid escape sequences
+    for path in sorted(root.rglob("*.py")):
+        source = path.read_bytes()
+        is_read = not _NOT_READ.search(f"/{path.relative_to(root).as_posix()}")
+        if is_read and (b'"""' in source or b"'''" in source):
+            with contextlib.suppress(SyntaxError, ValueError, RecursionError):
+                nodes = (n for n in ast.walk(ast.parse(source)) if isinstance(n, documented))
+                yield from filter(None, map(ast.get_docstring, nodes))
 
 
-def prose_sentences(text: str) -> list[str]:
-    """Returns the sentences of a docstring's paragraphs that are prose, without markup."""
+def prose_sentences(text: str) -> Iterator[str]:
+    """Yields the complete sentences, mostly words, of the paragraphs of a docstring."""
     joined = "\n\n".join(
         _INNER_DOT.sub("\ue000", _MARKUP.sub("", _ROLE.sub(r"\1", " ".join(paragraph.split()))))
         for paragraph in re.split(r"\n\s*\n", text.strip())
         if not _NO_PROSE.search(paragraph)
     )
-    split = sentencex.segment("en", joined) if joined else ()
-    sentences = (" ".join(sentence.replace("\ue000", ".").split()) for sentence in split)
-    return [sentence for sentence in sentences if is_prose(sentence)]
-
-
-def is_prose(sentence: str) -> bool:
-    """Returns whether a sentence is complete, mostly words and not too long."""
-    tokens = sentence.split(" ")
-    if len(tokens) < 4 or len(sentence) > 1000 or "://" in sentence or sentence[0].islower():
-        return False
-    if not sentence.rstrip("\"')”’").endswith((".", "!", "?")):
-        return False
-    return sum(map(bool, map(_WORD.fullmatch, tokens))) >= 0.75 * len(tokens)
+    for found in sentencex.segment("en", joined) if joined else ():
+        sentence = " ".join(found.replace("\ue000", ".").split())
+        tokens = sentence.split(" ")
+        if len(tokens) < 4 or len(sentence) > 1000 or "://" in sentence or sentence[0].islower():
+            continue
+        is_whole = sentence.rstrip("\"')”’").endswith((".", "!", "?"))
+        if is_whole and sum(map(bool, map(_WORD.fullmatch, tokens))) >= 0.75 * len(tokens):
+            yield sentence
 
 
 if __name__ == "__main__":

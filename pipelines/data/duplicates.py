@@ -1,15 +1,10 @@
 """Finds near-exact duplicate documents before the text is tokenized.
 
 Two documents are duplicates if they contain the same letters and digits, ignoring case, spacing and
-punctuation. Only the first copy is kept. Copies are in the order of the job's units and of the text
-in each unit. Each of three steps runs on any number of workers and can resume after a crash:
-
-  hash_documents    hashes the documents of a unit and sorts the hashes
-  find_duplicates   lists the documents to skip, by unit, for one range of the hashes of all units
-  read_duplicates   reads the documents to skip in one unit
-
-A step keeps only the hashes of one unit or of one range in memory. Beam's shuffle is not used,
-because DirectRunner keeps all shuffled data in memory.
+punctuation. Only the first copy is kept: hash_documents hashes the documents of a unit,
+find_duplicates compares the hashes of one range in all units, read_duplicates returns the documents
+to skip in a unit. Each step runs on any number of workers and keeps only the hashes of one unit or
+one range in memory. Beam's shuffle is not used, because DirectRunner keeps all its data in memory.
 """
 
 import hashlib
@@ -34,10 +29,9 @@ _RANGE_BYTES = 32_000_000
 
 
 def hash_documents(sentences: Iterable[tuple[int, str]]) -> bytes:
-    """Hashes the letters and digits (str.isalnum) of each document.
+    """Returns the sorted hashes of the letters and digits of each document, see `_grouped`.
 
-    `sentences` yields (number of the document in the unit, text of the sentence). Returns the
-    sorted hashes, serialized by `_grouped`.
+    `sentences` yields (number of the document in the unit, text of the sentence).
     """
     rows = bytearray()
     for number, document in itertools.groupby(sentences, key=operator.itemgetter(0)):
@@ -77,10 +71,9 @@ def hash_ranges(hash_files: Sequence[str]) -> list[HashRange]:
 
 
 def find_duplicates(hashes: HashRange, hash_files: Sequence[str]) -> bytes:
-    """Finds the documents to skip: for each hash, all documents except the first.
+    """Returns the numbers of all documents but the first of each hash, `_grouped` by unit.
 
-    `hash_files` must be in the order of the units. Only the buckets in `hashes` are read. Returns
-    the documents' numbers, serialized by `_grouped` with one group per unit.
+    `hash_files` must be in the order of the units. Only the buckets in `hashes` are read.
     """
     tables = [
         _read_grouped(path, hashes.first, hashes.end, _NUM_BUCKETS, _ROW) for path in hash_files

@@ -10,7 +10,7 @@ from absl import flags
 from albert_tf.jobs.settings import setting
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
-from .masking import MaskingVocabulary, mask_ngrams
+from .masking import mask_ngrams
 from .sentence_pairs import (
     SENTENCE_OBJECTIVES,
     SentenceObjective,
@@ -22,9 +22,7 @@ from .sentence_pairs import (
 # Version of the random draws. Increase it by one whenever a code change alters the draws for the
 # same seed and the same text or records. Runs, record jobs and evaluations store it, so that
 # results of different versions are never mixed. tests/pipelines/data/test_draws.py fails if
-# segments, record order, pairs, labels or masks change and DRAWS does not. The test does not cover
-# the choice of held-out documents, the order inside a shard or the mixing of sources.
-# Record jobs separately store how the text is divided into units.
+# segments, record order, pairs, labels or masks change and DRAWS does not.
 DRAWS = 2
 
 
@@ -96,37 +94,17 @@ class ExampleOptions:
 def example_maker(
     options: ExampleOptions, tokenizer: AlbertTokenizer, with_lengths: bool = False
 ) -> Callable[[dict[str, tf.Tensor], dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
-    """Returns a function that converts segments to a batch of examples.
+    """Returns a function of parsed segments and their `example_draws` that returns examples.
 
-    Its arguments are the output of records.parse_segments and the output of `example_draws` for the
-    same rows. It does not use `options.seed`. If `with_lengths` is True, the batch includes
-    sentence_pairs.length_features.
+    If `with_lengths` is True, the batch includes sentence_pairs.length_features.
     """
-    vocabulary = MaskingVocabulary(
-        tokenizer.mask_id, tokenizer.word_starts(), tokenizer.replacement_ids()
-    )
 
     def make_examples(segments, draws):
-        pairs = choose_pairs(
-            segments,
-            draws["split"][:, 0],
-            draws["change"][:, 0],
-            options.objective,
-            options.max_seq_length,
-        )
-        example = lay_out(
-            pairs, segments, options.max_seq_length, tokenizer.cls_id, tokenizer.sep_id
-        )
-        masked = mask_ngrams(
-            example,
-            vocabulary,
-            draws,
-            options.max_predictions_per_seq,
-            options.masked_lm_prob,
-            options.ngram,
-            options.mask_token_rate,
-            options.random_token_rate,
-        )
+        of_pairs = draws["split"][:, 0], draws["change"][:, 0]
+        length = options.max_seq_length
+        pairs = choose_pairs(segments, *of_pairs, options.objective, length)
+        example = lay_out(pairs, segments, length, tokenizer.cls_id, tokenizer.sep_id)
+        masked = mask_ngrams(example, draws, options, tokenizer)
         lengths = {"length_features": length_features(pairs, segments)} if with_lengths else {}
         return {**example, **masked, **lengths}
 
@@ -139,8 +117,7 @@ def example_draws(
     """Draws all random numbers for some rows of a batch, uniform in [0, 1).
 
     The numbers of a row depend only on `seed`, int64 [2], and on the row's index in the global
-    batch. So each host draws numbers only for its own rows, which start at index `first_row`. The
-    counter-based generator Philox can start at any position of its stream.
+    batch. So each host draws numbers only for its own rows, which start at index `first_row`.
     """
     spans = options.max_seq_length + 1
     widths = {

@@ -23,16 +23,12 @@ def heldout_examples(
     """Returns a function that creates a dataset of held-out examples, and baseline accuracies.
 
     Each source contributes in proportion to its number of held-out examples. Its share of
-    `num_examples` is rounded up. `options` are the training options; the evaluation options are
-    derived from them. `batch_size` is the number of rows over all replicas.
+    `num_examples` is rounded up. `options` are the training options. `batch_size` is the number of
+    rows over all replicas.
 
-    Returns:
-      Two values. The first is a function that maps an input context to a dataset of batches (see
-      evaluation_dataset). The second is a dict of accuracies of each baseline of order_baselines
-      on each kind of pair, with keys such as `inside_overlap_accuracy`.
-
-    Raises:
-      UserError: if no source has held-out records.
+    The function maps an input context to a dataset of batches (see evaluation_dataset). The
+    accuracies of each baseline of order_baselines on each kind of pair have keys such as
+    `inside_overlap_accuracy`. Raises a UserError if no source has held-out records.
     """
     options = evaluation_options(
         [source.manifest for source in sources], options.max_seq_length, options.sentence_objective

@@ -1,33 +1,21 @@
 """N-gram masking for the masked LM: chooses the pieces to predict and replaces them."""
 
-import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+
+from albert_tf.text.tokenization import AlbertTokenizer
 
 # Number of pieces ranked beyond max_predictions_per_seq, to complete the last span and fill gaps.
 _MARGIN = 12
 
 
-@dataclasses.dataclass(frozen=True)
-class MaskingVocabulary:
-    """Properties of a vocabulary that are needed for masking."""
-
-    mask_id: int
-    word_starts: np.ndarray  # bool [V], True for pieces that start a word
-    replacement_ids: np.ndarray  # int32 [n], candidates for random replacement
-
-
 def mask_ngrams(
     example: dict[str, tf.Tensor],
-    vocabulary: MaskingVocabulary,
     draws: dict[str, tf.Tensor],
-    max_predictions_per_seq: int,
-    masked_lm_prob: float,
-    ngram: int,
-    mask_token_rate: float = 0.8,
-    random_token_rate: float = 0.1,
+    options: Any,
+    tokenizer: AlbertTokenizer,
 ) -> dict[str, tf.Tensor]:
     """Chooses n-grams of whole words to predict, and masks them.
 
@@ -40,19 +28,16 @@ def mask_ngrams(
         order           _fox (drawn as the first), _ran _off (.4), _the _quick ly (.7)
         predicted       _fox _ran _off
 
-    Whole spans are chosen in random order, and all pieces are equally likely: see `_choose`. Each
-    chosen piece is independently replaced by [MASK], replaced by a random ordinary piece, or kept.
+    All pieces are equally likely to be chosen: see `_choose`. Each chosen piece is independently
+    replaced by [MASK], replaced by a random ordinary piece, or kept.
 
     Args:
       example: `input_word_ids`, `input_mask`, `input_type_ids`, int32 [b, L].
-      vocabulary: see MaskingVocabulary.
       draws: float32, uniform in [0, 1): `span_length` and `span_order` [b, L + 1], `replace` and
         `replacement` [b, P].
-      max_predictions_per_seq: P, the maximum number of predictions per example.
-      masked_lm_prob: ratio of predictions to pieces. [CLS] and [SEP] count as pieces.
-      ngram: maximum span length in words. n words have probability (1/n) / sum(1/k).
-      mask_token_rate: fraction of the chosen pieces that are replaced by [MASK].
-      random_token_rate: fraction of the chosen pieces that are replaced by a random piece.
+      options: ExampleOptions. P is max_predictions_per_seq. The budget is masked_lm_prob of the
+        pieces, [CLS] and [SEP] included. n-grams of n words have probability (1/n) / sum(1/k).
+      tokenizer: the tokenizer of the pieces.
 
     Returns:
       dict: `input_word_ids` int32 [b, L] after masking; `masked_lm_positions` (ascending) and
@@ -64,29 +49,25 @@ def mask_ngrams(
     word, its first pieces count as part of A's last word. Replacements can be control pieces.
     """
     ids = example["input_word_ids"]
-    text = _tile(example, vocabulary.word_starts, draws["span_length"], ngram)
-    places = _places(text, draws["span_order"], masked_lm_prob, max_predictions_per_seq)
+    text = _tile(example, tokenizer.word_starts(), draws["span_length"], options.ngram)
+    most = options.max_predictions_per_seq
+    places = _places(text, draws["span_order"], options.masked_lm_prob, most)
     is_prediction = places < ids.shape[1]
     positions = tf.where(is_prediction, places, 0)
     labels = tf.where(is_prediction, tf.gather(ids, positions, batch_dims=1), 0)
 
-    random_pieces = _random_pieces(vocabulary, draws["replacement"])
-    replaced = tf.where(draws["replace"] < 1 - random_token_rate, labels, random_pieces)
-    replaced = tf.where(draws["replace"] < mask_token_rate, vocabulary.mask_id, replaced)
+    candidates = tf.constant(tokenizer.replacement_ids())
+    count = candidates.shape[0]
+    random_index = tf.cast(draws["replacement"] * float(count), tf.int32)
+    random_pieces = tf.gather(candidates, tf.minimum(random_index, count - 1))
+    replaced = tf.where(draws["replace"] < 1 - options.random_token_rate, labels, random_pieces)
+    replaced = tf.where(draws["replace"] < options.mask_token_rate, tokenizer.mask_id, replaced)
     return {
         "input_word_ids": _write(ids, places, replaced),
         "masked_lm_positions": positions,
         "masked_lm_ids": labels,
         "masked_lm_weights": tf.cast(is_prediction, tf.float32),
     }
-
-
-def _random_pieces(vocabulary: MaskingVocabulary, draws: tf.Tensor) -> tf.Tensor:
-    """Maps uniform `draws`, [b, P], to random replacement pieces."""
-    replacement = tf.constant(vocabulary.replacement_ids)
-    count = replacement.shape[0]
-    index = tf.cast(draws * float(count), tf.int32)
-    return tf.gather(replacement, tf.minimum(index, count - 1))
 
 
 def _write(ids: tf.Tensor, places: tf.Tensor, new_ids: tf.Tensor) -> tf.Tensor:
@@ -156,26 +137,16 @@ def _choose(
 
     The spans form a ring in random order. A window of `budget` pieces starts at a random piece of
     the ring. A span is chosen if its first piece is in the window. This has probability budget /
-    pieces for every span, regardless of its length, words and position. On average the chosen spans
-    have `budget` pieces. The last of them can extend past the window, and no span that starts
-    before the window is chosen. One-piece spans are dropped or added, equally often, to reach
-    `budget`. If there are too few of them, one-piece words are used: the last word of a longer span
-    is dropped, or any other word is added. If this is not enough, as in a short text, the last span
-    is cut after the last word that fits. If no word fits, a word is cut, so every text has a
-    prediction.
+    pieces for every span, regardless of its length, words and position. One-piece spans are then
+    dropped or added, equally often, to reach `budget`. If there are too few of them, one-piece
+    words are used: the last word of a longer span is dropped, or any other word is added. If this
+    is not enough, as in a short text, the last span is cut after the last word that fits. If no
+    word fits, a word is cut, so every text has a prediction.
 
-    If the window always started at the first piece of a span, long spans and words would be chosen
-    less often. At length 128, words of four pieces would be chosen a seventh less often.
+    `draws` is float32 [b, L + 1]. The last column selects the window's first piece, and the others
+    order the spans. `budget` is int32 [b, 1]. `num_ranked` is K, the number of pieces to consider.
 
-    Args:
-      text: the words and spans from `_tile`.
-      draws: float32 [b, L + 1]. The last column selects the window's first piece. The other columns
-        order the spans.
-      budget: int32 [b, 1].
-      num_ranked: K, the number of pieces to consider.
-
-    Returns:
-      bool [b, K], True for chosen pieces, and int32 [b, K], the positions of these K pieces.
+    Returns bool [b, K], True for chosen pieces, and int32 [b, K], the positions of these K pieces.
     """
     word, span = text.word, text.span
     window, real, ranked = _rank(text, draws, budget, num_ranked)
@@ -215,9 +186,8 @@ def _rank(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Arranges the spans in a ring that starts with the span of a random piece: see `_choose`.
 
-    Returns:
-      int32 [b, 1], number of pieces in the window after the rest of a cut first span; bool [b, K],
-      True where the ranked piece is text; int32 [b, K], positions sorted by (span order, position).
+    Returns int32 [b, 1], number of pieces in the window after the rest of a cut first span; bool
+    [b, K], True where the ranked piece is text; int32 [b, K], positions in the order of the ring.
     """
     is_text, first_sep, span = text.is_text, text.first_sep, text.span
     position = tf.range(span.shape[1])[tf.newaxis, :]

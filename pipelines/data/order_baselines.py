@@ -1,10 +1,9 @@
 """Trains three simple sentence-order classifiers as baselines for a model's accuracy.
 
-`lengths` uses only sentence lengths. Labels are drawn independently of lengths (see
-sentence_pairs), but lengths can still reveal the order, for example if documents start with short
-sentences. `words` uses the first pieces of A and of B without comparing A with B, so it learns how
-documents start. `overlap` uses two numbers: the word overlap at the junction of A and B, and the
-word overlap of their outer ends. If a model beats all three, it must be comparing the two parts.
+`lengths` uses only sentence lengths, which reveal the order if documents start with short ones.
+`words` uses the first pieces of A and of B, so it learns how documents start. `overlap` uses two
+numbers: the word overlap at the junction of A and B, and the word overlap of their outer ends. If a
+model beats all three, it must be comparing the two parts.
 """
 
 from typing import NamedTuple
@@ -60,10 +59,9 @@ def order_baselines(
     Separate classifiers are fitted for each kind of pair, on a sample of the training split. For
     the split "train", five-fold cross-validation is used instead.
 
-    Returns:
-      {kind of pair: {baseline: (correct predictions, labels)}}. The kinds are "openings" (first
-      segments of documents) and "inside" (other segments). If no labelled segment is the first of
-      its document, the only kind is "pairs". Kinds with too few labels for training are omitted.
+    Returns {kind of pair: {baseline: (correct predictions, labels)}}. The kinds are "openings"
+    (first segments of documents) and "inside" (other segments), or only "pairs" if no labelled
+    segment is the first of its document. Kinds with too few labels for training are omitted.
     """
     count = min(num_examples, _MOST_EXAMPLES)
     pairs = fitted_on = labelled_pairs(record_dir, split, options, tokenizer, count)
@@ -108,8 +106,7 @@ def labelled_pairs(
 def features(name: str, pairs: Pairs, frequencies: np.ndarray) -> np.ndarray | sparse.csr_matrix:
     """Returns the features of a baseline, [n, features].
 
-    `words` is which pieces start A or B, float64 [n, vocab_size]. A piece counts 1 if it is among
-    the first 20 pieces of A, -1 for B, and 0 for both or neither. For `overlap` see overlaps.
+    `words` has 1 for the first 20 pieces of A, -1 for the first 20 of B, 0 for both and for others.
     """
     if name == "lengths":
         return pairs.lengths
@@ -126,8 +123,7 @@ def features(name: str, pairs: Pairs, frequencies: np.ndarray) -> np.ndarray | s
 def overlaps(windows: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     """Returns the word overlap of A and B at the junction and at the outer ends, float64 [n, 2].
 
-    Each shared piece counts once, weighted by -log of its relative frequency, because a shared rare
-    word is stronger evidence than a shared "the". `frequencies`, [vocab_size], are piece counts.
+    Each shared piece counts once, weighted by -log of its relative frequency.
     """
     weights = -np.log((frequencies + 1) / (frequencies.sum() + len(frequencies)))
     found = []

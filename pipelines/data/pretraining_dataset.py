@@ -19,7 +19,6 @@ from .records import Manifest, ReferenceManifest, Shard, parse_segments
 from .reference_examples import parse_examples
 from .training_order import (
     BLOCK_ROWS,
-    Group,
     block_quotas,
     row_sources,
     rows_before,
@@ -54,9 +53,8 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
       record_weights: relative number of rows from each directory. Default: the directories' numbers
         of examples, so that all directories complete an epoch at the same time.
 
-    Raises:
-      UserError: if a directory has no training records, the directories differ in format or in
-        the choice of held-out documents, or the weights are invalid.
+    Raises a UserError if a directory has no training records, the directories differ in format or
+    in the choice of held-out documents, or the weights are invalid.
     """
     record_dirs = [name.strip() for name in record_dir.split(",")]
     manifests = [Manifest.read(name) for name in record_dirs]
@@ -65,9 +63,8 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
             raise UserError(f"{name!r} holds no records to train on: its corpus is too small")
         if manifest.format != manifests[0].format:
             raise UserError(
-                f"--record_dir: {record_dirs[0]!r} holds records of format "
-                f"{manifests[0].format!r}, {name!r} of {manifest.format!r}: name directories of "
-                "one format"
+                f"--record_dir: {record_dirs[0]!r} holds {manifests[0].format!r} records, {name!r} "
+                f"{manifest.format!r} records: name directories of one format"
             )
         if manifest.heldout_split != manifests[0].heldout_split:
             raise UserError(
@@ -98,11 +95,7 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
 def check_sources(
     sources: Sequence[Source], tokenizer: AlbertTokenizer, options: ExampleOptions
 ) -> None:
-    """Checks that the records match the vocabulary and the example options.
-
-    Raises:
-      UserError: if they do not match, or sop is requested but no segment can have an order label.
-    """
+    """Raises a UserError if records do not match the vocabulary or the example options."""
     for source in sources:
         source.manifest.check(source.record_dir, tokenizer, options)
     shares = {source.manifest.share_with_order for source in sources}
@@ -129,7 +122,7 @@ def pretraining_dataset(
     Args:
       sources: see `read_sources`.
       options: example options. The seed determines order, splits and masks.
-      tokenizer: must have the vocabulary of the records.
+      tokenizer: the tokenizer of the records.
       global_batch_size: number of examples per step over all hosts.
       start_step: step of the first batch. Starting at a later step reads at most one extra group.
       context: identifies this host. Each batch contains the rows of one replica. Default: one host
@@ -162,11 +155,9 @@ def pretraining_dataset(
     dataset = _host_records(sources, options.seed, start, global_batch_size, context)
     dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(start_step), dataset))
     dataset = dataset.map(make_batch, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    # Split this host's batch into one batch per replica.
+    # Split this host's batch into one batch per replica, with static shapes.
     rows = context.get_per_replica_batch_size(global_batch_size)
-    if rows != host_rows:
-        dataset = dataset.rebatch(rows, drop_remainder=True)
-    return dataset.map(lambda batch: _with_static_rows(batch, rows)).prefetch(tf.data.AUTOTUNE)
+    return dataset.rebatch(rows, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
 def evaluation_options(
@@ -174,11 +165,10 @@ def evaluation_options(
 ) -> ExampleOptions:
     """Returns the evaluation options, with a fixed seed and the published masking settings.
 
-    The --ngram, --masked_lm_prob, --mask_token_rate and --random_token_rate of a run are ignored,
-    so that metrics are comparable between runs and with pipelines.evaluate. Static examples are
-    already masked, and are not masked again.
+    The masking settings of a run are ignored, so that metrics are comparable between runs. Static
+    examples are already masked, and are not masked again.
     """
-    static = [n for manifest in manifests if (n := manifest.fixed_predictions)]
+    static = [m.max_predictions_per_seq for m in manifests if isinstance(m, ReferenceManifest)]
     options = ExampleOptions(max_seq_length, sentence_objective=sentence_objective, seed=_MASK_SEED)
     return dataclasses.replace(options, max_predictions_per_seq=max(static)) if static else options
 
@@ -216,10 +206,10 @@ def evaluation_dataset(
 
     def fill(batch):
         missing = rows - tf.shape(batch["input_mask"])[0]
-        return {
-            name: tf.pad(values, [[0, missing], *[[0, 0]] * (values.shape.rank - 1)])
-            for name, values in batch.items()
-        }
+        for name, values in batch.items():
+            padded = tf.pad(values, [[0, missing], *[[0, 0]] * (values.shape.rank - 1)])
+            batch[name] = tf.ensure_shape(padded, [rows, *values.shape[1:]])
+        return batch
 
     records = sampled_records(record_dir, manifest, split, num_examples)
     total = int(sample_counts(manifest.splits[split].shards, num_examples).sum())
@@ -233,7 +223,7 @@ def evaluation_dataset(
     dataset = tf.data.Dataset.zip((tf.data.Dataset.counter(), records.batch(_EVALUATION_ROWS)))
     dataset = dataset.shard(hosts, context.input_pipeline_id)
     dataset = dataset.map(make_rows, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    dataset = dataset.rebatch(rows).map(fill).map(lambda batch: _with_static_rows(batch, rows))
+    dataset = dataset.rebatch(rows).map(fill)
     if hosts > 1 or rows < batch_size:
         # Hosts take turns, so the first host gets the most rows.
         rounds, rest = divmod(total, _EVALUATION_ROWS * hosts)
@@ -281,54 +271,38 @@ def _host_records(
     global_batch_size: int,
     context: tf.distribute.InputContext,
 ) -> tf.data.Dataset:
-    """Returns the raw records of this host's rows of each global batch."""
+    """Returns the raw records of this host's rows of each global batch.
+
+    This is simple and exact, but every host reads the whole data set. Each source has its own
+    epochs and keeps one group in memory.
+    """
+    if len(sources) == 1:
+        dataset = _shuffled_records(sources[0], seed, start)
+        dataset = dataset.rebatch(global_batch_size, drop_remainder=True)
+    else:
+        quotas = [source.quota for source in sources]
+        starts = rows_before(quotas, seed, start)
+        streams = [_shuffled_records(of, seed, row).unbatch() for of, row in zip(sources, starts)]
+        dataset = tf.data.Dataset.choose_from_datasets(streams, row_sources(quotas, seed, start))
+        dataset = dataset.batch(global_batch_size, drop_remainder=True)
     hosts, host = context.num_input_pipelines, context.input_pipeline_id
     host_rows = global_batch_size // hosts
-
-    def is_ours(rows):
-        return rows % global_batch_size // host_rows == host
-
-    if len(sources) == 1:
-        dataset = _shuffled_records(sources[0], seed, start, is_ours if hosts > 1 else None)
-        return dataset.rebatch(host_rows, drop_remainder=True)
-    dataset = _mixed_records(sources, seed, start)
-    dataset = dataset.batch(global_batch_size, drop_remainder=True)
     return dataset.map(lambda records: records[host * host_rows :][:host_rows])
 
 
-def _shuffled_records(
-    source: Source, seed: int, start: int, is_ours: Callable[[tf.Tensor], tf.Tensor] | None = None
-) -> tf.data.Dataset:
+def _shuffled_records(source: Source, seed: int, start: int) -> tf.data.Dataset:
     """Returns an infinite dataset of the raw records of a source, one element per group.
 
     `start` is the number of the first record, counted from the start of the run. It can be past the
-    first epoch. `is_ours` maps record numbers, int64 [n], to bool [n]: True for the records to
-    return. Default: all. Other records are read and dropped. This is simple and exact, but every
-    host reads the whole data set.
+    first epoch.
     """
     paths = tf.constant(source.manifest.paths(source.record_dir, "train"))
 
-    def read_in_order(group: Group):
-        slices, order = group.slices, group.order
-        begins = tf.cumsum(slices.counts, exclusive=True)
-        if is_ours:
-            numbers = group.first + tf.range(tf.size(order, tf.int64))
-            order = tf.boolean_mask(order, is_ours(numbers))
-            total = tf.reduce_sum(slices.counts)
-            kept = tf.scatter_nd(order[:, tf.newaxis], tf.ones_like(order), [total])
-            # Convert record numbers to indices into the kept records.
-            order = tf.gather(tf.cumsum(kept) - 1, order)
-
-        def read(file, offset, count, begin):
-            records = _read_slice(file, offset, count)
-            if not is_ours:
-                return records
-            return records.map(lambda r: tf.boolean_mask(r, kept[begin : begin + count] > 0))
-
-        places = (tf.gather(paths, slices.shards), slices.offsets, slices.counts, begins)
+    def read_in_order(slices, order):
+        places = (tf.gather(paths, slices.shards), slices.offsets, slices.counts)
         # Interleave whole slices. Interleaving single records takes ten times as long as reading.
         records = tf.data.Dataset.from_tensor_slices(places).interleave(
-            read, cycle_length=_SLICES_AT_A_TIME, num_parallel_calls=_SLICES_AT_A_TIME
+            _read_slice, cycle_length=_SLICES_AT_A_TIME, num_parallel_calls=_SLICES_AT_A_TIME
         )
         # Combine all records of the group, which are in disk order, into one element.
         return records.rebatch(tf.int64.max).map(lambda r: tf.gather(r, order))
@@ -350,19 +324,6 @@ def _read_slice(file: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.data
     return records.take(count).batch(count)
 
 
-def _mixed_records(sources: Sequence[Source], seed: int, start: int) -> tf.data.Dataset:
-    """Returns a dataset of single raw records of several sources, starting at row `start`.
-
-    Each source has its own epochs and keeps one group in memory.
-    """
-    quotas = [source.quota for source in sources]
-    streams = [
-        _shuffled_records(source, seed, first).unbatch()
-        for source, first in zip(sources, rows_before(quotas, seed, start))
-    ]
-    return tf.data.Dataset.choose_from_datasets(streams, row_sources(quotas, seed, start))
-
-
 def _example_maker(
     manifest: Manifest,
     options: ExampleOptions,
@@ -374,7 +335,3 @@ def _example_maker(
         return lambda records, _: parse_examples(records, options, with_lengths)
     make_examples = example_maker(options, tokenizer, with_lengths)
     return lambda records, draws: make_examples(parse_segments(records), draws)
-
-
-def _with_static_rows(batch: dict[str, tf.Tensor], rows: int) -> dict[str, tf.Tensor]:
-    return {name: tf.ensure_shape(v, [rows, *v.shape[1:]]) for name, v in batch.items()}

@@ -1,8 +1,7 @@
 """Defines the manifest of a record directory and the format of segment records.
 
-There are two record formats. From segment records, training draws new examples at every epoch. The
-other format contains the reference's static examples (see reference_examples.py). In both formats a
-manifest describes the files for training.
+Training draws new examples from segment records at every epoch. The other format contains the
+reference's static examples (see reference_examples.py).
 
 A directory of segment records contains files such as `train-00003-of-00012.tfrecord` and
 `heldout-00003-of-00012.tfrecord` (uncompressed tf.train.Example, in random order) and
@@ -158,11 +157,6 @@ class Manifest:
     splits: dict[str, Split]
 
     @property
-    def fixed_predictions(self) -> int | None:
-        """Maximum number of predictions of static examples. None: drawn in training."""
-        return None
-
-    @property
     def heldout_split(self) -> dict[str, Any] | None:
         """The settings that select the held-out documents. None: unknown."""
         return None
@@ -188,8 +182,7 @@ class Manifest:
                 "pipelines.index_records for records of the reference"
             )
         values = files.read_json(path)
-        kinds: tuple[type[Manifest], ...] = (SegmentManifest, ReferenceManifest)
-        formats = {kind.format: kind for kind in kinds}
+        formats = {kind.format: kind for kind in Manifest.__subclasses__()}
         try:
             fields = {name: value for name, value in values.items() if name != "format"}
             shards = {name: values["splits"][name]["shards"] for name in SPLITS}
@@ -212,15 +205,7 @@ class Manifest:
 
     def summary(self) -> str:
         """Returns a readable summary of the records."""
-        counts = [f"{self.splits[name].examples:,} {name}" for name in SPLITS]
-        return " and ".join(counts) + self._summary_of_records()
-
-    def _summary_of_records(self) -> str:
-        raise NotImplementedError
-
-    def _check_options(self, records: str, options: ExampleOptions) -> None:
-        """Raises a UserError if the options do not fit the records."""
-        raise NotImplementedError
+        return " and ".join(f"{self.splits[name].examples:,} {name}" for name in SPLITS)
 
     def write(self, record_dir: str) -> None:
         """Writes manifest.json, which marks the record directory as finished."""
@@ -256,11 +241,16 @@ class Manifest:
         ]
         return hashlib.sha256(json.dumps(shards).encode()).hexdigest()
 
-    def check(self, record_dir: str, tokenizer: AlbertTokenizer, options: ExampleOptions) -> None:
-        """Raises a UserError if the records do not match the tokenizer or the options.
+    def files(self, record_dir: str) -> list[tuple[str, Shard]]:
+        """Returns the path of each shard of both splits, and the shard."""
+        return [
+            found
+            for name in SPLITS
+            for found in zip(self.paths(record_dir, name), self.splits[name].shards)
+        ]
 
-        Missing files and files of the wrong size also raise a UserError.
-        """
+    def check(self, record_dir: str, tokenizer: AlbertTokenizer, options: ExampleOptions) -> None:
+        """Raises a UserError if the records, or their sizes, do not match the arguments."""
         records = f"the records in {record_dir!r}"
         if tokenizer.sha256 != self.vocab_sha256:
             raise UserError(
@@ -275,23 +265,24 @@ class Manifest:
                 f"{tokenizer.settings}"
             )
         self._check_options(records, options)
-        shards = [shard for split in SPLITS for shard in self.splits[split].shards]
-        paths = [path for split in SPLITS for path in self.paths(record_dir, split)]
-        sizes = files.sizes(paths)
-        for path, shard in zip(paths, shards):
+        shards = self.files(record_dir)
+        sizes = files.sizes([path for path, _ in shards])
+        for path, shard in shards:
             if sizes[path] != shard.bytes:
                 raise UserError(
                     f"{path} has {sizes[path]:,} bytes, but {shard.bytes:,} by {MANIFEST_FILE}: it "
                     "is damaged; copy it again, or write the records again"
                 )
 
+    def _check_options(self, records: str, options: ExampleOptions) -> None:
+        raise NotImplementedError
+
 
 @contextlib.contextmanager
 def naming_damaged_shards(*record_dirs: str) -> Iterator[None]:
     """Replaces TensorFlow's error about unreadable records with a UserError that names the file.
 
-    All shards of the record directories are then compared with the hashes in their manifests. If
-    these agree, the error is re-raised: it has another cause.
+    If all shards have the hashes in their manifests, the error is re-raised.
     """
     try:
         yield
@@ -301,15 +292,12 @@ def naming_damaged_shards(*record_dirs: str) -> Iterator[None]:
             raise
         print("unreadable records: comparing the shards with manifest.json", file=sys.stderr)
         for record_dir in record_dirs:
-            manifest = Manifest.read(record_dir)
-            for split in SPLITS:
-                shards = manifest.splits[split].shards
-                for path, shard in zip(manifest.paths(record_dir, split), shards):
-                    if files.sha256(path) != shard.sha256:
-                        raise UserError(
-                            f"{path} is damaged: its SHA-256 differs from {MANIFEST_FILE}; copy it "
-                            "again, or write the records again"
-                        ) from error
+            for path, shard in Manifest.read(record_dir).files(record_dir):
+                if files.sha256(path) != shard.sha256:
+                    raise UserError(
+                        f"{path} is damaged: its SHA-256 differs from {MANIFEST_FILE}; copy it "
+                        "again, or write the records again"
+                    ) from error
         raise
 
 
@@ -334,20 +322,21 @@ class SegmentManifest(Manifest):
 
     @property
     def share_with_order(self) -> float:
-        """Ratio of segments that can have a sentence-order label: see segments.has_order."""
+        """See Manifest and segments.has_order."""
         return self.segments_with_order / max(self.segments, 1)
 
     @property
     def heldout_split(self) -> dict[str, Any]:
-        """The settings that select the held-out documents."""
+        """See Manifest."""
         return {"random_seed": self.seed, "heldout_fraction": self.heldout_fraction}
 
-    def _summary_of_records(self) -> str:
+    def summary(self) -> str:
+        """See Manifest."""
         skipped, repeated = self.skipped_lines, self.duplicate_documents
         return (
-            f" segments of {self.documents:,} documents, {self.pieces:,} pieces; "
-            f"{100 * self.share_with_order:.0f} % of the segments can have a sentence-order label, "
-            f"{self.openings_with_order:,} of them open a document"
+            f"{super().summary()} segments of {self.documents:,} documents, {self.pieces:,} "
+            f"pieces; {100 * self.share_with_order:.0f} % of the segments can have a "
+            f"sentence-order label, {self.openings_with_order:,} of them open a document"
             + (f" ({repeated:,} duplicates skipped)" if repeated else "")
             + (f" ({skipped:,} bad lines skipped)" if skipped else "")
         )
@@ -371,21 +360,19 @@ class ReferenceManifest(Manifest):
     max_predictions_per_seq: int
     sentence_objective: str  # meaning of next_sentence_labels
 
-    @property
-    def fixed_predictions(self) -> int:
+    def summary(self) -> str:
         """See Manifest."""
-        return self.max_predictions_per_seq
-
-    def _summary_of_records(self) -> str:
-        return " static examples"
+        return f"{super().summary()} static examples"
 
     def _check_options(self, records: str, options: ExampleOptions) -> None:
-        for name in ("max_seq_length", "max_predictions_per_seq"):
+        names = ["max_seq_length", "max_predictions_per_seq"]
+        names += ["sentence_objective"] * options.objective.has_label
+        for name in names:
             theirs, ours = getattr(self, name), getattr(options, name)
             if theirs != ours:
                 raise UserError(
-                    f"{records} are static examples of {name} {theirs}, not {ours}: "
-                    f"give --{name}={theirs}"
+                    f"{records} are static examples of {name} {theirs}, not {ours}: give "
+                    f"--{name}={theirs}"
                 )
         for name in ("masked_lm_prob", "ngram", "mask_token_rate", "random_token_rate"):
             if (ours := getattr(options, name)) != getattr(ExampleOptions, name):
@@ -393,9 +380,3 @@ class ReferenceManifest(Manifest):
                     f"{records} are static examples, whose masks are fixed, so --{name}={ours:g} "
                     "has no effect: omit it"
                 )
-        if options.objective.has_label and options.sentence_objective != self.sentence_objective:
-            raise UserError(
-                f"{records} are static examples with labels of sentence_objective "
-                f"{self.sentence_objective!r}, not {options.sentence_objective!r}: give "
-                f"--sentence_objective={self.sentence_objective}"
-            )

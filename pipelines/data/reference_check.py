@@ -15,9 +15,6 @@ from .reference_examples import check_examples, example_lengths
 from .shard_writer import load_tokenizer
 from .unit_job import Unit
 
-# Number of records to check per call.
-_BATCH = 256
-
 
 @dataclass(frozen=True)
 class FileUnit(Unit):
@@ -41,7 +38,7 @@ def check_file(unit: FileUnit, lengths: tuple[int, int], vocabulary: tuple) -> d
     pieces = 0
     record_bytes = array.array("q")
     records = _records(unit.path)
-    while batch := list(itertools.islice(records, _BATCH)):
+    while batch := list(itertools.islice(records, 256)):
         batch_pieces, fault = check_examples(batch, lengths, tokenizer)
         if fault:
             index, problem = fault
@@ -52,6 +49,8 @@ def check_file(unit: FileUnit, lengths: tuple[int, int], vocabulary: tuple) -> d
             )
         pieces += batch_pieces
         record_bytes.extend(map(len, batch))
+    if not record_bytes:
+        return {"shards": {}}
     shard = {
         "file": files.absolute(unit.path),
         "source": os.path.basename(unit.path),
@@ -59,7 +58,7 @@ def check_file(unit: FileUnit, lengths: tuple[int, int], vocabulary: tuple) -> d
         "sha256": files.sha256(unit.path),
         **shard_layout(record_bytes),
     }
-    return {"shard": shard}
+    return {"shards": {"train": [shard]}}
 
 
 def _records(path: str) -> Iterator[bytes]:

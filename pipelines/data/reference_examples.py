@@ -75,51 +75,23 @@ def example_lengths(record: bytes) -> tuple[int, int]:
 
 
 def check_examples(
-    records: Sequence[bytes], lengths: Sequence[int], tokenizer: AlbertTokenizer
+    records: Sequence[bytes], lengths: tuple[int, int], tokenizer: AlbertTokenizer
 ) -> tuple[int, tuple[int, str] | None]:
     """Returns the number of pieces, and (index, problem) of the first invalid record or None."""
     features = training_features(*lengths)
-    for index, record in enumerate(records):
-        if problem := _schema_fault(record, features):
-            return 0, (index, problem)
-    parsed = {k: v.numpy() for k, v in tf.io.parse_example(records, features).items()}
-    ids, mask, types = parsed["input_ids"], parsed["input_mask"], parsed["segment_ids"]
-    positions, labels = parsed["masked_lm_positions"], parsed["masked_lm_ids"]
-    weights = parsed["masked_lm_weights"]
-    used = mask.sum(axis=1)
-    vocabulary = f"beyond the vocabulary of {tokenizer.vocab_size} pieces"
-    no_piece = [(v < 0) | (v >= tokenizer.vocab_size) for v in (ids, labels)]
-    faults = {
-        f"input_ids has a piece {vocabulary}": no_piece[0],
-        f"masked_lm_ids has a piece {vocabulary}": no_piece[1],
-        "input_mask is not 1 for some pieces and 0 for the rest": mask
-        != (np.arange(lengths[0]) < np.maximum(used, 1)[:, np.newaxis]),
-        f"input_ids does not begin with [CLS], piece {tokenizer.cls_id}": ids[:, :1]
-        != tokenizer.cls_id,
-        "segment_ids has other values than 0 and 1": (types != 0) & (types != 1),
-        "masked_lm_weights has other values than 0 and 1": (weights != 0) & (weights != 1),
-        # Unused predictions (weight 0) can have any position in the padded row.
-        "masked_lm_positions points beyond the text": (positions < 0)
-        | (positions >= np.where(weights == 1, used[:, np.newaxis], lengths[0])),
-        "next_sentence_labels is neither 0 nor 1": parsed["next_sentence_labels"] >> 1 != 0,
-    }
-    found = [
-        (int(bad.any(axis=1).argmax()), problem) for problem, bad in faults.items() if bad.any()
-    ]
-    return int(used.sum()), min(found, key=lambda fault: fault[0], default=None)
-
-
-def _schema_fault(record: bytes, features: dict[str, tf.io.FixedLenFeature]) -> str | None:
     try:
-        feature = tf.train.Example.FromString(record).features.feature
-    except DecodeError:
-        return "is no tf.train.Example"
-    for name, spec in features.items():
-        kind = "float_list" if spec.dtype == tf.float32 else "int64_list"
-        if name not in feature:
-            return f"has no feature {name!r}"
-        if feature[name].WhichOneof("kind") != kind:
-            return f"feature {name!r} is not of type {spec.dtype.name}"
-        if (count := len(getattr(feature[name], kind).value)) != spec.shape[0]:
-            return f"feature {name!r} has {count} values instead of {spec.shape[0]}"
-    return None
+        parsed = {k: v.numpy() for k, v in tf.io.parse_example(records, features).items()}
+    except tf.errors.InvalidArgumentError as error:
+        if len(records) == 1:
+            reason = str(error).split("}}")[-1].strip()[:200]
+            return 0, (0, f"other features than expected ({reason})")
+        alone = (check_examples([record], lengths, tokenizer)[1] for record in records)
+        return 0, next((index, fault[1]) for index, fault in enumerate(alone) if fault)
+    ids, labels = parsed["input_ids"], parsed["masked_lm_ids"]
+    no_pieces = [(v < 0) | (v >= tokenizer.vocab_size) for v in (ids, labels)]
+    faults = {
+        f"a piece beyond the vocabulary of {tokenizer.vocab_size}": np.concatenate(no_pieces, 1),
+        f"no [CLS], piece {tokenizer.cls_id}, at its start": ids[:, :1] != tokenizer.cls_id,
+    }
+    found = [(int(bad.any(axis=1).argmax()), name) for name, bad in faults.items() if bad.any()]
+    return int(parsed["input_mask"].sum()), min(found, default=None)

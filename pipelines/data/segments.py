@@ -30,8 +30,7 @@ def has_order(segment: Segment) -> bool:
     """Returns whether a segment can have a sentence-order label: see sentence_pairs.
 
     It cannot if no sentence after the first is longer than `room_before`, or if the segment starts
-    inside a cut sentence. In novels the first case applies to 24 %, 19 % and 5 % of the segments
-    inside documents, at lengths of 32, 128 and 512 pieces.
+    inside a cut sentence.
     """
     ends = [*segment.sentence_starts[1:], len(segment.input_ids)]
     longest = max((b - a for a, b in zip(segment.sentence_starts[1:], ends[1:])), default=0)
@@ -52,14 +51,14 @@ def split_document(
     than a full segment is cut, between two words if possible. If the last sentence were cut to fill
     the segment, only part B would end inside a sentence, which would reveal the sentence order.
 
-    Source: the reference's create_instances_from_document.
-    Deviation: the reference truncates text that does not fit, which drops 2 to 16 % of the text. It
-    draws the short target length once per document, so a long document can get only short examples.
-
     `sentences` are lists of pieces. They are read lazily, and empty lists are skipped.
     `max_seq_length` includes special pieces. With probability `short_seq_prob` a target length is
     drawn uniformly from 2 to the maximum. `word_starts`, [vocab_size], is True for pieces that
     start a word.
+
+    Source: the reference's create_instances_from_document.
+    Deviation: the reference truncates text that does not fit, and draws the short target length
+    once per document.
     """
     longest = max_seq_length - NUM_SPECIAL_PIECES
 
@@ -108,8 +107,8 @@ def cut_runs(
     A run can start and end inside a sentence. It has SHORTEST_RUN to `longest` pieces, plus the
     rest of its last word.
 
-    The words on both sides of a cut indicate which run comes first. A small model therefore learns
-    to compare two runs from about 50,000 pairs. Two sentences indicate their order less often.
+    The words on both sides of a cut indicate which run comes first. Two sentences indicate their
+    order less often.
     """
     run: list[int] = []
     size = rng.randint(SHORTEST_RUN, longest)

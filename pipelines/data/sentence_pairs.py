@@ -9,7 +9,6 @@ average sentence. Therefore B also starts with such a sentence (`choose_pairs`).
 Therefore the Bs of two neighbouring rows are cut to the same length (`_next_sentence`).
 """
 
-import dataclasses
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -53,8 +52,7 @@ class Part(NamedTuple):
     length: tf.Tensor  # number of pieces
 
 
-@dataclasses.dataclass(frozen=True)
-class Pairs:
+class Pairs(NamedTuple):
     """The parts and labels of a batch of examples."""
 
     a: Part
@@ -77,8 +75,8 @@ def choose_pairs(
     exchange their Bs (nsp). A segment that cannot have a label is not split: it becomes A. If the
     objective has no labels, all segments of two or more sentences are split, and none is changed.
 
-    `segments` are the output of records.parse_segments, with at most max_seq_length - 3 pieces
-    each. `split_draws` and `change_draws` are float32 [b], uniform in [0, 1).
+    `segments` are parsed, with at most max_seq_length - 3 pieces each. `split_draws` and
+    `change_draws` are float32 [b], uniform in [0, 1).
 
     Source: Lan et al. 2020, section 3.1; the reference's create_instances_from_document.
     Deviation: the reference draws the split uniformly, so lengths alone predict the order of two
@@ -94,10 +92,7 @@ def choose_pairs(
     if objective.swaps:
         # Sentence 0 is longer than the room left in the previous segment. If B also starts with a
         # sentence longer than this room, a swap does not change the distribution of lengths. At the
-        # start of a document the room is 0, so B can start with any sentence. In shuffled documents
-        # lengths then predict 50 % of the labels. We also tried to match the lengths of the first
-        # sentences. This revealed labels, or left few of them (tests/benchmarks/README.md,
-        # What was tried).
+        # start of a document the room is 0, so B can start with any sentence.
         room = tf.cast(segments["room_before"], tf.int32)
         can_open &= (sentences > room) & (room != NO_ROOM)
     split = _draw_split(can_open, split_draws, num_sentences)
@@ -139,10 +134,10 @@ def lay_out(
 
 
 def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Computes length features of each pair, int32 [b, 18].
+    """Computes length features of A and then of B, int32 [b, 18].
 
-    The nine features of A precede the nine features of B. They are the number of pieces, the number
-    of sentences, and the lengths of the first seven sentences in pieces (-1: no sentence).
+    They are the number of pieces, the number of sentences, and the lengths of the first seven
+    sentences in pieces (-1: no sentence).
     """
     sentences = _sentences(segments)
     width = tf.shape(sentences)[1]
@@ -209,8 +204,7 @@ def _next_sentence(
 
     Bs are cut whether or not they are exchanged, so lengths are distributed equally for both
     labels. If several splits are equally good, one is drawn. Two rows get no labels if their Bs
-    differ by more than max_seq_length / 16 pieces or if both are from the same document. A row
-    without a neighbour gets no label either.
+    differ by more than max_seq_length / 16 pieces or both are from the same document.
     """
     num_sentences = tf.reduce_sum(tf.cast(sentences > 0, tf.int32), axis=1)
     rows = tf.shape(sentences)[0]

@@ -24,7 +24,7 @@ from .corpus import TextFormat, read_documents
 from .records import SPLITS, Shard, serialize_segment, write_records
 from .segments import SHORTEST_RUN, Segment, cut_runs, has_order, split_document
 from .text_files import is_compressed
-from .unit_job import Unit, progress_note
+from .unit_job import Unit
 
 # The counts in the file of a finished unit.
 COUNTS = (
@@ -88,23 +88,20 @@ class Settings:
     )
     max_sentences: int | None = setting(
         flags.DEFINE_integer,
-        "Maximum number of sentences per segment. With 2, segments are pairs of sentences. Most of "
-        "these have an order label if two sentences fit into --max_seq_length. Default: no limit.",
+        "Maximum number of sentences per segment. With 2, segments are pairs of sentences.",
         None,
         lower_bound=2,
     )
     shuffle_sentences: bool = setting(
         flags.DEFINE_bool,
-        "Shuffle the sentences of each document. This is a control experiment, in which "
-        "sentence-order accuracy must be at chance. The same documents are held out as without "
-        "shuffling. Each document must fit into memory.",
+        "Shuffle the sentences of each document, which must fit into memory. This is a control "
+        "experiment, in which sentence-order accuracy must be at chance.",
         False,
     )
     run_pieces: int | None = setting(
         flags.DEFINE_integer,
         f"Split documents into runs of words instead of sentences. A run has {SHORTEST_RUN} to "
-        "this many pieces. With --max_sentences=2 a model learns to compare the words at the "
-        "junction of two runs (Recipes, order).",
+        "this many pieces (Recipes, order).",
         None,
         lower_bound=SHORTEST_RUN,
     )
@@ -152,8 +149,7 @@ def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[st
     """Writes the shards of a unit; returns the content of the unit's file: counts and shards.
 
     Shards are renamed to their final names when all are complete. A split without records has no
-    shard. Records are in random order. The bytes depend only on the text and the settings.
-    Documents listed in `duplicates_files` are skipped.
+    shard. Documents listed in `duplicates_files` are skipped.
     """
     tokenizer = load_tokenizer(settings.spm_model_file, *settings.text_settings)
     word_starts = tokenizer.word_starts().tolist()
@@ -165,36 +161,28 @@ def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[st
         writers = {
             split: _ShardWriter(unit, split, settings.random_seed, partial_path) for split in SPLITS
         }
-        for document, tokenized in itertools.groupby(
-            _tokenize(sentences, tokenizer, counts), key=operator.itemgetter(0)
-        ):
+        of_documents = _tokenize(sentences, tokenizer, counts)
+        for document, tokenized in itertools.groupby(of_documents, key=operator.itemgetter(0)):
             # Only the first sentences determine the split, so the others can be streamed.
             opening = list(itertools.islice(tokenized, _OPENING_SENTENCES))
             texts = [text for _, text, _ in opening]
-            heldout = is_heldout(texts, settings.heldout_fraction, settings.random_seed)
+            drawn = opening_hash(texts, str(settings.random_seed))
+            split = "heldout" if drawn < settings.heldout_fraction * 2**64 else "train"
             document_id = opening_hash(texts) >> 1  # to fit into int64
             counts["documents"] += 1
             # The seed omits the directory, so that moving a corpus does not change the records.
             place = f"{os.path.basename(document.source)}/{document.offset}"
             rng = random.Random(f"{settings.random_seed}/{place}")
-            pieces: Iterable[list[int]] = (
-                pieces for _, _, pieces in itertools.chain(opening, tokenized)
-            )
+            pieces: Iterable[list[int]] = (ids for *_, ids in itertools.chain(opening, tokenized))
             if settings.shuffle_sentences:
-                shuffled = list(pieces)
-                rng.shuffle(shuffled)
-                pieces = shuffled
+                pieces = list(pieces)
+                rng.shuffle(pieces)
             if settings.run_pieces:
                 pieces = cut_runs(pieces, settings.run_pieces, word_starts, rng)
-            for segment in split_document(
-                pieces,
-                settings.max_seq_length,
-                settings.short_seq_prob,
-                word_starts,
-                rng,
-                settings.max_sentences,
-            ):
-                writers["heldout" if heldout else "train"].write(segment, document_id)
+            lengths = settings.max_seq_length, settings.short_seq_prob
+            most = settings.max_sentences
+            for segment in split_document(pieces, *lengths, word_starts, rng, most):
+                writers[split].write(segment, document_id)
                 order = has_order(segment)
                 counts.update(
                     segments=1,
@@ -208,16 +196,11 @@ def write_unit(unit: TextUnit, settings: Settings, duplicates_files: Sequence[st
     return {**counts, "shards": shards}
 
 
-def is_heldout(opening: Sequence[str], heldout_fraction: float, seed: int) -> bool:
-    """Decides whether a document is held out, based on a hash of its first sentences.
+def opening_hash(opening: Sequence[str], salt: str = "") -> int:
+    """Hashes sentences to an integer below 2**64, ignoring case and spacing.
 
     Copies of a document are in the same split, even if case, spacing or later sentences differ.
     """
-    return opening_hash(opening, str(seed)) < heldout_fraction * 2**64
-
-
-def opening_hash(opening: Sequence[str], salt: str = "") -> int:
-    """Hashes sentences to an integer below 2**64, ignoring case and spacing."""
     text = " ".join(" ".join(opening).casefold().split())
     digest = hashlib.blake2b(f"{salt}\n{text}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big")
@@ -234,52 +217,30 @@ class _Document(NamedTuple):
 def _read(
     unit: TextUnit, settings: Settings, counts: Counter | None = None
 ) -> Iterator[tuple[_Document, str]]:
-    """Yields the sentences of a unit, each with its document.
-
-    Reports the number of bytes read with progress_note. This number exceeds the unit's size if the
-    last document ends in the range of another unit.
-    """
-    note = progress_note(unit, settings.output_dir)
+    """Yields the sentences of a unit, each with its document."""
     numbers = itertools.count()
-    before = 0
     for source, begin, end in unit.ranges:
-
-        def on_read(position: int, first: int = begin - before) -> None:
-            note(position - first)
-
-        sentences = read_documents(
-            source,
-            settings.text_format,
-            begin,
-            None if is_compressed(source) else end,
-            counts,
-            on_read,
-        )
+        stop = None if is_compressed(source) else end
+        sentences = read_documents(source, settings.text_format, begin, stop, counts)
         for offset, document in itertools.groupby(sentences, key=operator.itemgetter(0)):
             where = _Document(next(numbers), source, offset)
             yield from ((where, text) for _, text in document)
-        before += end - begin
 
 
 def _tokenize(
     sentences: Iterator[tuple[_Document, str]], tokenizer: AlbertTokenizer, counts: Counter
 ) -> Iterator[tuple[_Document, str, list[int]]]:
     """Yields each sentence with its pieces. A tokenizer batch can span several documents."""
-    while batch := _next_batch(sentences):
+    for first in sentences:
+        batch, characters = [first], len(first[1])
+        while len(batch) < _BATCH_SENTENCES and characters <= _BATCH_CHARACTERS:
+            if (sentence := next(sentences, None)) is None:
+                break
+            batch.append(sentence)
+            characters += len(sentence[1])
         counts["sentences"] += len(batch)
         pieces = tokenizer.encode_batch([text for _, text in batch])
         yield from ((*sentence, ids) for sentence, ids in zip(batch, pieces))
-
-
-def _next_batch(sentences: Iterator[tuple[_Document, str]]) -> list[tuple[_Document, str]]:
-    batch: list[tuple[_Document, str]] = []
-    characters = 0
-    for sentence in itertools.islice(sentences, _BATCH_SENTENCES):
-        batch.append(sentence)
-        characters += len(sentence[1])
-        if characters > _BATCH_CHARACTERS:
-            break
-    return batch
 
 
 class _ShardWriter:

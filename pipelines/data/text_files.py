@@ -51,35 +51,24 @@ def is_compressed(path: str) -> bool:
 
 
 def ending(path: str) -> str:
-    """Returns a lower-case extension, ignoring compression suffixes: ".csv" for "A.CSV.gz".
-
-    Returns ".jsonl" for a Parquet file, because read_lines yields its rows as JSON lines.
-    """
+    """Returns a lower-case extension: ".csv" for "A.CSV.gz", and ".jsonl" for a Parquet file."""
     stem, suffix = os.path.splitext(path.lower())
     if suffix == PARQUET:
         return ".jsonl"
     return os.path.splitext(stem)[1] if suffix in _COMPRESSIONS else suffix
 
 
-def read_lines(
-    path: str, begin: int = 0, on_read: Callable[[int], None] | None = None
-) -> Iterator[tuple[int, bytes]]:
+def read_lines(path: str, begin: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yields (offset, line with line end), starting at `begin` as if a line started there.
 
     Lines end in \\n, \\r\\n or \\r. A line longer than 1 MB is yielded in parts. It is split at a
     space if possible, and never inside a character. All parts have the offset of the line. Only the
-    last part has the line end.
-
-    `path` can be local or remote. Its extension selects the decompression. All members or frames of
-    a compressed file are read, and `begin` must be 0. `on_read` is called about once per megabyte
-    with the offset in the (compressed) file up to which lines have been consumed.
-
-    Raises:
-      UserError: if the text is UTF-16, or the file is damaged or has the wrong extension.
+    last part has the line end. The extension of `path` selects the decompression; `begin` must then
+    be 0. Raises a UserError if the text is UTF-16, or the file is damaged or wrongly named.
     """
     offset, rest = begin, b""
     used = 0  # number of bytes of the line at `offset` that have already been yielded
-    for block in _read_blocks(path, begin, on_read):
+    for block in _read_blocks(path, begin):
         lines = (rest + block).splitlines(keepends=True)
         # The last line may continue in the next block, and its "\r" may be the start of "\r\n".
         rest = b"" if lines[-1].endswith(b"\n") else lines.pop()
@@ -119,9 +108,7 @@ def _long_line_parts(line: bytes) -> Iterator[bytes]:
         start = stop
 
 
-def _read_blocks(
-    path: str, begin: int, on_read: Callable[[int], None] | None = None
-) -> Iterator[bytes]:
+def _read_blocks(path: str, begin: int) -> Iterator[bytes]:
     """Yields the decompressed bytes of a file from `begin` on, in non-empty blocks."""
     with tf.io.gfile.GFile(path, "rb") as file:
         if begin:
@@ -133,8 +120,6 @@ def _read_blocks(
             if not begin and not number:
                 _check_head(path, block[:_HEAD_BYTES])
             yield block
-            if on_read:
-                on_read(file.tell())
 
 
 def _blocks(file: IO[bytes]) -> Iterator[bytes]:

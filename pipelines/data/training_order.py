@@ -2,8 +2,7 @@
 
 In each directory, an epoch is a sequence of groups of records. A group consists of slices of many
 shards and is shuffled as a whole, so mixing does not depend on how the corpus is divided into
-files. With several directories, each block of BLOCK_ROWS rows has a fixed number of rows from each
-directory. Therefore the position in each directory can be computed for any row.
+files. With several directories, each block of BLOCK_ROWS rows has a fixed number of rows of each.
 
 The order is computed in the graph, because datasets on the hosts of a TPU pod cannot call Python.
 """
@@ -19,11 +18,8 @@ from .records import MAX_PARTS, Shard
 
 # Number of bytes of records that are shuffled together. Memory holds several copies of them.
 _GROUP_BYTES = 32_000_000
-# Number of rows in a block. Every block has the same number of rows from a given directory.
 BLOCK_ROWS = 65_536
-# TensorFlow's ID of the Philox algorithm. The automatic choice of an algorithm depends on the
-# device.
-_PHILOX = 1
+_PHILOX = 1  # The automatic choice of an algorithm depends on the device.
 # Numbers of the random streams of an epoch or block. example_draws uses stream 0 of a step.
 _DEALING, _SHIFTS, _MIXING, _FIRST_GROUP = range(1, 5)
 
@@ -34,14 +30,6 @@ class Slices(NamedTuple):
     shards: tf.Tensor  # indices of the shards
     offsets: tf.Tensor  # byte offset of the first record in each shard
     counts: tf.Tensor  # number of records in each slice
-
-
-class Group(NamedTuple):
-    """Records that are shuffled as a whole."""
-
-    slices: Slices
-    order: tf.Tensor  # int64 [m], shuffled indices of the records in `slices`
-    first: tf.Tensor  # int64 [], number of records in the run before the records in `order`
 
 
 class _Table(NamedTuple):
@@ -58,12 +46,14 @@ class _Table(NamedTuple):
 def shuffled_groups(shards: Sequence[Shard], seed: int, start: int) -> tf.data.Dataset:
     """Returns an infinite dataset of groups that starts at record number `start` of the run.
 
+    A group is a tuple: its Slices, and the shuffled indices of their records, int64 [m].
+
     In each epoch the shards are assigned to as few sets as possible, with up to 8 GB of records per
     set. Neighbouring shards are in different sets, so each set covers the whole corpus. Each group
     of a set consists of some parts of all shards in the set. Records are shuffled within a group.
 
     At least one shard must have records. The order depends on seed and epoch. `start` is counted
-    over all epochs. In the first group, `order` omits the records before `start`.
+    over all epochs. In the first group, the indices of the records before `start` are missing.
     """
     table = _table(shards)
     epoch, skipped = divmod(start, sum(shard.examples for shard in shards))
@@ -78,7 +68,7 @@ def shuffled_groups(shards: Sequence[Shard], seed: int, start: int) -> tf.data.D
     def shuffle(slices, epoch, number, first, count):
         stream = _stream(seed, epoch, number + _FIRST_GROUP)
         order = _permutation(count, stream)[tf.maximum(start - first, 0) :]
-        return Group(slices, order, tf.maximum(first, start))
+        return slices, order
 
     groups = tf.data.Dataset.counter(epoch).flat_map(lambda e: _groups(table, num_sets, seed, e))
     groups = groups.scan(tf.constant(start - skipped, tf.int64), locate)
@@ -135,7 +125,7 @@ def _groups(table: _Table, num_sets: int, seed: int, epoch: tf.Tensor) -> tf.dat
 
 
 def _stream(seed: int, place: tf.Tensor, number: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns random stream `number` (2**64 counter steps) of the epoch or block `place`."""
+    """Returns random stream `number` of the epoch or block `place`."""
     seeds = tf.stack([tf.constant(seed, tf.int64), place])
     key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seeds)
     counter += tf.stack([tf.zeros([], tf.uint64), tf.cast(number, tf.uint64)])

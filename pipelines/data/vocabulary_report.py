@@ -10,13 +10,9 @@ import sentencepiece
 from albert_tf.text.settings import loses_marks, remove_marks
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES, split_words
 
-# Minimum number and fraction of letters of a script for a hint that most of them are unknown.
-_MIN_LETTERS = 10
-_MIN_SHARE = 1e-4
 # Fraction of words that lose a mark for a hint. At most 0.3 % of the words of English novels and of
 # Wikipedia lose one (Bébée, Beyoncé), but 7 % of German and Russian, 12 % of French words.
 _MIN_LOST_SHARE = 0.01
-_REMEDY = "raise --character_coverage"
 
 
 def report(
@@ -39,7 +35,11 @@ def report(
             pieces = processor.encode(text, out_type=str)
             unknown.update(p for p, i in zip(pieces, ids) if i == processor.unk_id())
     letters = Counter({c: count for c, count in characters.items() if c.isalpha()})
-    without_spaces = sum(count for c, count in letters.items() if _is_without_spaces(c))
+    without_spaces = sum(
+        count
+        for c, count in letters.items()
+        if unicodedata.name(c, "").startswith(SCRIPTS_WITHOUT_SPACES)
+    )
     if 2 * without_spaces > sum(letters.values()):
         unit, count = "character", sum(n for c, n in characters.items() if not c.isspace())
     else:
@@ -52,7 +52,12 @@ def report(
     if unknown:
         most = ", ".join(f"{piece!r} {count:,}" for piece, count in unknown.most_common(8))
         result.append(f"most frequent among <unk>: {most}")
-    return "\n".join([*result, *_hints(letters, unknown)])
+    if digits := sorted({c for piece in unknown for c in piece} & set(string.digits)):
+        result.append(
+            f"hint: the digits {' '.join(digits)} are unknown to this vocabulary: raise "
+            "--character_coverage"
+        )
+    return "\n".join(result)
 
 
 def lost_marks(texts: Sequence[str]) -> list[str]:
@@ -76,37 +81,3 @@ def lost_marks(texts: Sequence[str]) -> list[str]:
         f"hint: {100 * share:.0f} % of the words lose accents or other marks ({examples}): to keep "
         "them, train with --keep_accents"
     ]
-
-
-def _hints(letters: Counter, unknown: Counter) -> list[str]:
-    hints = []
-    if digits := sorted({c for piece in unknown for c in piece} & set(string.digits)):
-        hints.append(
-            f"hint: the digits {' '.join(digits)} are unknown to this vocabulary: {_REMEDY}"
-        )
-    scripts: Counter[str] = Counter()
-    unknown_scripts: Counter[str] = Counter()
-    for character, count in letters.items():
-        scripts[_script(character)] += count
-    for piece, count in unknown.items():
-        for character in filter(str.isalpha, piece):
-            unknown_scripts[_script(character)] += count
-    for script, count in unknown_scripts.most_common():
-        share = scripts[script] / sum(letters.values())
-        is_out = 2 * count > scripts[script]
-        if is_out and scripts[script] >= _MIN_LETTERS and share >= _MIN_SHARE:
-            hints.append(
-                f"hint: {100 * count / scripts[script]:.0f} % of the {script} letters, which are "
-                f"{100 * share:.2g} % of all letters, are unknown to this vocabulary: {_REMEDY}"
-            )
-    return hints
-
-
-def _script(letter: str) -> str:
-    """Returns the name of a letter's script, derived from the letter's Unicode name."""
-    name = unicodedata.name(letter, "unnamed").split()[0].capitalize()
-    return {"Cjk": "Han"}.get(name, name)
-
-
-def _is_without_spaces(letter: str) -> bool:
-    return unicodedata.name(letter, "").startswith(SCRIPTS_WITHOUT_SPACES)

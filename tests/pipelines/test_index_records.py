@@ -10,10 +10,9 @@ import pytest
 import tensorflow as tf
 
 from pipelines import index_records as job
-from pipelines.data import records, training_order
 from pipelines.data.beam_job import Workers
 from pipelines.data.examples import ExampleOptions
-from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
+from pipelines.data.pretraining_dataset import evaluation_dataset
 from pipelines.data.records import Manifest, write_records
 from pipelines.evaluate import Evaluation, evaluate
 from tests.builders import raises_one_line, tiny_config
@@ -55,7 +54,7 @@ def test_manifest_points_to_the_files(index, files, tmp_path, monkeypatch, capsy
     assert manifest.paths("elsewhere", "train") == [f"{files}/{n}.tfrecord" for n in "abc"]
     shown = capsys.readouterr()
     assert f"--max_seq_length={LENGTH} --max_predictions_per_seq={PREDICTIONS}" in shown.out
-    assert "(100 %)" in shown.err and shown.out.count("holds no record, skipped") == 1
+    assert "(100 %)" in shown.err
     with monkeypatch.context() as patch:
         patch.setattr(job.beam_job, "run", None)
         assert index(**job_of_these) == manifest
@@ -65,24 +64,6 @@ def test_manifest_points_to_the_files(index, files, tmp_path, monkeypatch, capsy
     (tmp_path / "indexed/manifest.json").unlink()
     with pytest.raises(ValueError, match=r"code_version '.*' there, '0\.1\.0' here"):
         index(**job_of_these)
-
-
-def test_training_sees_every_example_once_an_epoch(index, files, tokenizer, tmp_path, monkeypatch):
-    """Its groups are smaller than files."""
-    monkeypatch.setattr(records, "_MIN_PART_BYTES", 1)
-    monkeypatch.setattr(training_order, "_GROUP_BYTES", 300)
-    manifest = index(f"{files}/a*,{files}/c*")
-    assert [len(shard.part_offsets) for shard in manifest.splits["train"].shards] == [7, 4]
-    options = ExampleOptions(LENGTH, PREDICTIONS)
-    dataset = pretraining_dataset(read_sources(str(tmp_path / "indexed")), options, tokenizer, 11)
-    orders = []
-    for epoch in dataset.take(2).as_numpy_iterator():
-        numbers = epoch["input_word_ids"][:, 1]
-        assert sorted(numbers) == sorted([*range(20, 27), *range(20, 24)])
-        np.testing.assert_array_equal(epoch["sentence_order_labels"], numbers % 2)
-        assert (epoch["masked_lm_ids"] == [55, 61, 0, 0, 0]).all()
-        orders.append(numbers.tolist())
-    assert orders[0] != orders[1]
 
 
 def test_what_is_read_is_what_was_written(index, files, tokenizer, tmp_path):
@@ -128,20 +109,11 @@ def test_options_that_static_examples_refuse(index, tokenizer):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"input_ids": [CLS, 211] + [9] * 17}, "input_ids has a piece beyond the vocabulary of"),
-        ({"input_ids": [CLS, -1] + [9] * 17}, "input_ids has a piece beyond"),
-        ({"masked_lm_ids": [55, 211, 0, 0, 0]}, "masked_lm_ids has a piece beyond"),
-        ({"input_ids": [9] * 19}, r"does not begin with \[CLS\], piece 2"),
-        ({"input_mask": [1, 0, 1] + [0] * 16}, "input_mask is not 1 for some pieces and 0 for"),
-        ({"input_mask": [0] * 19}, "input_mask is not 1"),
-        ({"segment_ids": [2] * 19}, "segment_ids has other values"),
-        ({"masked_lm_positions": [2, 11, 0, 0, 0]}, "masked_lm_positions points beyond the text"),
-        ({"masked_lm_positions": [-1, 6, 0, 0, 0]}, "masked_lm_positions points beyond"),
-        ({"masked_lm_weights": [0.5, 1.0, 0.0, 0.0, 0.0]}, "masked_lm_weights has other values"),
-        ({"next_sentence_labels": [2]}, "next_sentence_labels is neither 0 nor 1"),
-        ({"input_ids": [CLS] * 20}, "'input_ids' has 20 values instead of 19"),
-        ({"masked_lm_ids": [1] * 6}, "'masked_lm_ids' has 6 values instead of 5"),
-        ({"masked_lm_weights": [1] * 5}, "'masked_lm_weights' is not of type float32"),
+        ({"input_ids": [CLS, -1] + [9] * 17}, "a piece beyond the vocabulary of"),
+        ({"masked_lm_ids": [55, 211, 0, 0, 0]}, "a piece beyond the vocabulary of"),
+        ({"input_ids": [9] * 19}, r"no \[CLS\], piece 2, at its start"),
+        ({"input_ids": [CLS] * 20}, "other features than expected .*input_ids"),
+        ({"masked_lm_weights": [1] * 5}, "other features than expected .*masked_lm_weights"),
     ],
 )
 def test_a_broken_record_is_one_line(index, tmp_path, changes, message):
@@ -157,7 +129,7 @@ def test_a_damaged_file_is_one_line(index, files, tmp_path):
         (lambda data: data[:-3], "record 7: cut or damaged"),
         (lambda data: data[:100] + b"!" + data[101:], "record 1: cut or damaged"),
         (gzip.compress, "record 1: cut or damaged, or no uncompressed TFRecord"),
-        (lambda data: b"", "holds no record|no record in any of 1 files"),
+        (lambda data: b"", "no record in the files"),
     )
     for number, (damage, message) in enumerate(faults):
         path = tmp_path / f"bad{number}.tfrecord"

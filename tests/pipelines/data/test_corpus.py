@@ -164,9 +164,9 @@ class TestJsonl:
 
     def test_bad_lines(self, tmp_path, monkeypatch):
         for line, message in (
-            (b'{"text": "a', r"not JSON \(Unterminated string .* at character 10\)"),
+            (b'{"text": "a', r"not JSON \(Unterminated string .*char 9\)"),
             (b"plain text", "not JSON"),
-            (b"[" * 100_000, "not JSON that can be read"),
+            (b"[" * 100_000, "not JSON"),
             (b"1" * 5000, "not (JSON|a JSON object)"),
             (b'["text"]', "not a JSON object"),
             (b'{"content": "a", "b": 1}', r"no field 'text' \(it has 'content', 'b'\)"),
@@ -191,19 +191,21 @@ class TestJsonl:
 
 
 @pytest.mark.parametrize("input_format", corpus.INPUT_FORMATS)
-def test_memory_does_not_grow_with_the_file(tmp_path, input_format):
+def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch, input_format):
+    for name in ("_BLOCK_BYTES", "_MAX_LINE_BYTES"):
+        monkeypatch.setattr(text_files, name, 1 << 14)
     path = tmp_path / "text.txt"
-    text = "one sentence of a document without an end\n" * 5000
+    text = "one sentence of a document without an end\n" * 200
     if input_format == "jsonl":
-        path.write_text((json.dumps({"text": text}) + "\n") * 20)
+        path.write_text((json.dumps({"text": text}) + "\n") * 60)
     else:
-        path.write_text(text * 20 + "x" * 9_000_000)  # and a line of 9 MB
+        path.write_text(text * 60 + "x" * 500_000)  # and a long line
     tracemalloc.start()
     for _ in read_documents(str(path), TextFormat(input_format)):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 9_000_000
+    assert peak < 300_000
 
 
 def split(text: str, language: str = "en") -> list[str]:

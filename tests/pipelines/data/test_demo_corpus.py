@@ -1,4 +1,6 @@
-from pipelines.data.demo_corpus import write_demo_corpus
+import sysconfig
+
+from pipelines.data import demo_corpus
 
 
 def write(path, *sentences):
@@ -6,7 +8,7 @@ def write(path, *sentences):
     path.write_text('"""' + " ".join(sentences) + '"""\n')
 
 
-def test_corpus_of_a_tree(tmp_path, capsys):
+def test_corpus_of_a_tree(tmp_path, capsys, monkeypatch):
     root = tmp_path / "site-packages"
     common = "This sentence stands in every single file."
     for name in "abcde":
@@ -18,20 +20,18 @@ def test_corpus_of_a_tree(tmp_path, capsys):
     write(root / "package" / "copy.py", *(root / "package/a.py").read_text().split('"')[3:4])
     for name in ("tests/x.py", "package/test_x.py", "package/x_test.py", "package/x_pb2.py"):
         write(root / name, *["Never to be read at all."] * 5)
-    output = tmp_path / "demo" / "corpus.txt"
-    topics = {"b": "The topic of the bees is here. It is long enough. Three it has in all."}
-    topics["a"] = topics["b"].replace("bees", "ants")
     (root / "package" / "x.py").write_text('def broken(:\n    """Doc."""\n')
     (root / "package" / "y.py").write_text('"""nul \0 byte."""\n')
-    write_demo_corpus(str(output), [root], topics)
+    topics = {"b": "The topic of the bees is here. It is long enough. Three it has in all."}
+    topics["a"] = topics["b"].replace("bees", "ants")
+    monkeypatch.setattr(demo_corpus, "topics", topics)
+    paths = dict.fromkeys(("stdlib", "purelib", "platlib"), str(root))
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: paths)
+    output = tmp_path / "demo" / "corpus.txt"
+    for message in ("7 documents, 24 sentences", "is there already"):
+        demo_corpus.write_demo_corpus(str(output))
+        assert message in capsys.readouterr().out
     documents = output.read_text(encoding="utf-8").split("\n\n")
     assert [document.split()[4] for document in documents[:2]] == ["ants", "bees"]
     assert [document.split()[1] for document in documents[2:]] == [*"abcde"]
     assert [len(document.splitlines()) for document in documents] == [3, 3, 4, 4, 4, 3, 3]
-    printed = capsys.readouterr().out
-    assert "docstrings of 9 files" in printed and "7 documents, 24 sentences" in printed
-    before = output.read_bytes()
-    write_demo_corpus(str(output), [], {})
-    assert "is there already" in capsys.readouterr().out
-    assert output.read_bytes() == before
-    assert [path.name for path in output.parent.iterdir()] == ["corpus.txt"]

@@ -4,10 +4,17 @@ import hashlib
 import random
 
 import numpy as np
+import tensorflow as tf
 
 from pipelines.data import records
-from pipelines.data.examples import DRAWS, SENTENCE_OBJECTIVES, ExampleOptions
-from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
+from pipelines.data.examples import (
+    DRAWS,
+    SENTENCE_OBJECTIVES,
+    ExampleOptions,
+    example_draws,
+    example_maker,
+)
+from pipelines.data.pretraining_dataset import pretraining_dataset, read_sources
 from pipelines.data.segments import split_document
 from tests.pipelines.data.small_records import stand_in_tokenizer, write_shards
 
@@ -15,9 +22,10 @@ from tests.pipelines.data.small_records import stand_in_tokenizer, write_shards
 DRAWN = {
     2: {
         "segments": "aaff66b9ef2fc73b",
-        "sop": "cd25c83ed7364230",
-        "nsp": "e8cd7c4f4220576e",
-        "none": "e706965c9b41daee",
+        "training": "0e6806ebfc7aae18",
+        "sop": "39bd84e0521b504d",
+        "nsp": "d346fa3144ca62e3",
+        "none": "84cbb3b9dc57a849",
     }
 }
 
@@ -25,26 +33,30 @@ WORD_STARTS = np.arange(100) % 3 > 0
 TOKENIZER = stand_in_tokenizer(WORD_STARTS)
 
 
+def digest(batches):
+    found = hashlib.sha256()
+    for batch in batches:
+        for name in sorted(batch):
+            found.update(batch[name].numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
 def test_the_same_seed_draws_the_same(tmp_path):
-    rng, starts = random.Random(4), WORD_STARTS.tolist()
-    found, of_split = {"segments": hashlib.sha256()}, {"train": [], "heldout": []}
+    rng, starts, written = random.Random(4), WORD_STARTS.tolist(), []
     for number in range(40):
         document = [
             [rng.randrange(5, 100) for _ in range(rng.randint(1, 9))]
             for _ in range(rng.randint(1, 12))
         ]
         for segment in split_document(document, 24, 0.3, starts, random.Random(number)):
-            record = records.serialize_segment(segment, number)
-            found["segments"].update(record)
-            of_split["train" if number % 4 else "heldout"].append(record)
-    record_dir = write_shards(tmp_path, TOKENIZER, of_split)
+            written.append(records.serialize_segment(segment, number))
+    found = {"segments": hashlib.sha256(b"".join(written)).hexdigest()[:16]}
+    sources = read_sources(write_shards(tmp_path, TOKENIZER, {"train": written, "heldout": []}))
+    dataset = pretraining_dataset(sources, ExampleOptions(24, seed=5), TOKENIZER, 8)
+    found["training"] = digest(dataset.take(20))
+    segments = records.parse_segments(tf.constant(written))
     for objective in SENTENCE_OBJECTIVES:
-        options = ExampleOptions(24, sentence_objective=objective, seed=5)
-        trained = pretraining_dataset(read_sources(record_dir), options, TOKENIZER, 8)
-        evaluated = evaluation_dataset(record_dir, "heldout", options, TOKENIZER, 8)
-        found[objective] = hashlib.sha256()
-        for batch in [*trained.take(20), *evaluated]:
-            for name in sorted(batch):
-                found[objective].update(batch[name].numpy().tobytes())
-    digests = {name: digest.hexdigest()[:16] for name, digest in found.items()}
-    assert digests == DRAWN[DRAWS], "what is drawn has changed: raise examples.DRAWS by one"
+        options = ExampleOptions(24, sentence_objective=objective)
+        draws = example_draws(options, len(written), tf.constant([5, 1], tf.int64))
+        found[objective] = digest([example_maker(options, TOKENIZER)(segments, draws)])
+    assert found == DRAWN[DRAWS], "what is drawn has changed: raise examples.DRAWS by one"

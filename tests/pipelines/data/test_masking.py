@@ -5,13 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.data import masking
-from pipelines.data.masking import MaskingVocabulary, mask_ngrams, unmask
+from pipelines.data.examples import ExampleOptions
+from pipelines.data.masking import mask_ngrams, unmask
 from pipelines.data.sentence_pairs import SENTENCE_OBJECTIVES, choose_pairs, lay_out
-from tests.pipelines.data.small_records import as_tensors
+from tests.pipelines.data.small_records import as_tensors, stand_in_tokenizer
 
 VOCAB, MASK_ID, CLS, SEP = 101, 4, 2, 3
 WORD_STARTS = np.arange(VOCAB) % 3 != 0  # a third of the pieces continue a word
-VOCABULARY = MaskingVocabulary(MASK_ID, WORD_STARTS, np.arange(5, VOCAB, dtype=np.int32))
+TOKENIZER = stand_in_tokenizer(WORD_STARTS)
 
 
 def make_batch(lengths, seq_len, seed, word_starts=0.67):
@@ -37,16 +38,17 @@ def draw(rows, seq_len, predictions, seed):
     return {name: rng.random((rows, width), np.float32) for name, width in widths.items()}
 
 
-def apply(batch, predictions, prob=0.15, ngram=3, seed=0, draws=None, rates=()):
+def apply(batch, predictions, prob=0.15, ngram=3, seed=0, draws=None, rates=(0.8, 0.1)):
     rows, seq_len = batch["input_mask"].shape
     draws = draws or draw(rows, seq_len, predictions, seed)
     tensors = ({name: tf.constant(v) for name, v in values.items()} for values in (batch, draws))
     of_batch, of_draws = tensors
-    masked = mask_ngrams(of_batch, VOCABULARY, of_draws, predictions, prob, ngram, *rates)
+    options = ExampleOptions(seq_len, predictions, prob, ngram, *rates)
+    masked = mask_ngrams(of_batch, of_draws, options, TOKENIZER)
     return {name: value.numpy() for name, value in masked.items()}
 
 
-@pytest.mark.parametrize("rates", [(0.8, 0.1), (1.0, 0.0), (0.0, 0.0), (0.1, 0.9)])
+@pytest.mark.parametrize("rates", [(1.0, 0.0), (0.1, 0.9)])
 def test_shares_of_masks_random_pieces_and_kept_pieces(rates):
     masked = apply(make_batch([(60, 60)] * 400, 123, seed=1), 18, seed=2, rates=rates)
     shown = np.take_along_axis(masked["input_word_ids"], masked["masked_lm_positions"], 1)
@@ -107,7 +109,7 @@ def check_row(before, masked, words, predictions, budget, seq_len):
 sentence = st.lists(st.integers(6, VOCAB - 1), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.lists(st.lists(sentence, min_size=1, max_size=5), min_size=1, max_size=5),
     st.sampled_from(list(SENTENCE_OBJECTIVES)),

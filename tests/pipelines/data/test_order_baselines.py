@@ -14,7 +14,7 @@ def test_lengths_do_not_tell_the_label(tmp_path, tokenizer):
     # Documents of sentences as long as those of novels; their order means nothing.
     rng = random.Random(1)
     starts, found = [True] * tokenizer.vocab_size, {"train": [], "heldout": []}
-    for number in range(500):
+    for number in range(150):
         count = rng.randint(60, 160)
         document = [[20] * max(1, round(rng.lognormvariate(2.9, 0.75))) for _ in range(count)]
         for segment in split_document(document, 64, 0.1, starts, rng):
@@ -24,7 +24,7 @@ def test_lengths_do_not_tell_the_label(tmp_path, tokenizer):
 
     found = order_baselines(record_dir, "heldout", ExampleOptions(64), tokenizer)
     correct, total = found["inside"]["lengths"]
-    assert total > 5_000 and correct / total < 0.5 + 3 * 0.5 / total**0.5
+    assert total > 1_500 and correct / total < 0.5 + 3 * 0.5 / total**0.5
 
 
 def test_lengths_that_tell_the_label_are_found(tmp_path, tokenizer):
@@ -44,5 +44,3 @@ def test_lengths_that_tell_the_label_are_found(tmp_path, tokenizer):
         # All pieces are the same.
         for name in ("words", "overlap"):
             assert abs(found[kind][name][0] / found[kind][name][1] - 0.5) < 0.15
-    no_labels = ExampleOptions(24, sentence_objective="none")
-    assert order_baselines(record_dir, "heldout", no_labels, tokenizer) == {}

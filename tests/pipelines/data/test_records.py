@@ -171,15 +171,13 @@ def test_a_failing_unit_leaves_nothing_but_its_error(job, tmp_path):
     assert os.listdir(job.output_dir) == ["units"]
 
 
-def test_held_out_by_the_opening_and_drawn_by_the_place():
-    is_heldout = shard_writer.is_heldout
+def test_an_opening_is_hashed_without_case_and_spacing():
     openings = [[f"Sentence {n}.", "And another"] for n in range(4000)]
-    share = np.mean([is_heldout(opening, 0.2, 5) for opening in openings])
-    assert share == pytest.approx(0.2, abs=4 * (0.2 * 0.8 / 4000) ** 0.5)
-    assert not any(is_heldout(opening, 0.0, 5) for opening in openings)
+    hashes = [shard_writer.opening_hash(opening, "5") for opening in openings]
+    assert np.mean(hashes) / 2**64 == pytest.approx(0.5, abs=4 * (1 / 12 / 4000) ** 0.5)
     near = [[text.upper().replace(" ", "  ") for text in opening] for opening in openings[:50]]
-    sides = [[is_heldout(opening, 0.5, 5) for opening in some] for some in (openings[:50], near)]
-    assert sides[0] == sides[1] != [is_heldout(opening, 0.5, 6) for opening in openings[:50]]
+    assert [shard_writer.opening_hash(opening, "5") for opening in near] == hashes[:50]
+    assert shard_writer.opening_hash(openings[0], "6") != hashes[0]
 
 
 def test_a_damaged_shard_is_named(tmp_path, capsys):

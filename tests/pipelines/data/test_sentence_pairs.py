@@ -55,7 +55,7 @@ def test_worked_example():
 sentence = st.lists(st.integers(5, 99), min_size=1, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.lists(st.lists(sentence, min_size=1, max_size=5), min_size=1, max_size=4),
     st.sampled_from(["sop", "none"]),
@@ -132,7 +132,7 @@ class TestNextSentence:
 
     row = st.lists(st.integers(1, 6), min_size=1, max_size=6).map(pieces_of)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=15, deadline=None)
     @given(
         st.lists(row, min_size=1, max_size=7),
         st.lists(st.booleans(), min_size=4, max_size=4),
