@@ -37,10 +37,10 @@ class Kind:
     """Properties that are common to all models of a kind.
 
     Attributes:
-      name: value of `kind` in task.json and of the flag --kind of the exports.
-      task: value of --task for training this kind from a table with pipelines.finetune.
-      create_model: function of (config, content of task.json, recompute) that returns the model
-        without variables. `recompute` defaults to False. See AlbertEncoder.
+      name: value of `kind` in task.json and of --kind of the exports.
+      task: value of --task of pipelines.finetune, which trains this kind.
+      create_model: function of (config, content of task.json, recompute=False) that returns the
+        model without variables.
       num_outputs: function that maps the content of task.json to the output layer's width.
       architecture: class name of the model in transformers.
       torch_head: name of the output layer in transformers.
@@ -73,9 +73,7 @@ class Kind:
     served_as: str = ""
 
 
-def _question_answering(
-    config: AlbertConfig, task: dict, recompute: bool = False
-) -> tf.keras.Model:
+def _question_answering(config: AlbertConfig, task: dict, recompute: bool = False):
     if task["has_answerability_head"]:
         return AlbertForAnswerableQuestionAnswering(config, recompute)
     return AlbertForQuestionAnswering(config, recompute)

@@ -18,18 +18,12 @@ def zero_sums(objectives: tuple[str, ...]) -> dict[str, dict[str, tf.Tensor]]:
 def weighted_cross_entropy(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Computes sums over a batch from which mean loss and accuracy can be computed.
+    """Computes sums over a batch, from logits [..., classes], labels int32 [...] and weights.
 
-    Add the sums of all replicas (and steps) before dividing by the total weight.
-
-    Args:
-      logits: float32 [..., classes].
-      labels: int32 [...].
-      weights: float32 [...], 1 = counted, 0 = ignored (padding or no label).
-
-    Returns:
-      dict of float32 scalars: `loss`, weighted sum of negative log-likelihoods (nats); `correct`,
-      total weight of correct predictions; `weight`, total weight.
+    `weights` are float32 [...], 1 = counted, 0 = ignored (padding or no label). Returns a dict of
+    float32 scalars: `loss`, weighted sum of negative log-likelihoods (nats); `correct`, total
+    weight of correct predictions; `weight`, total weight. Add the sums of all replicas (and steps)
+    before dividing by the total weight.
     """
     best = tf.argmax(logits, axis=-1, output_type=labels.dtype)
     losses = _negative_log_likelihood(logits, labels, best)
@@ -70,12 +64,9 @@ def pretraining_sums(
 
     `masked_lm` sums over predicted pieces, and `sentence_order` over examples with an order label.
     `openings` includes only examples at the start of a document. `separator` uses the logits at
-    [SEP], and is zero if `outputs` does not contain them.
-
-    Args:
-      outputs: outputs of AlbertForPreTraining.
-      batch: dict with `masked_lm_ids` and `masked_lm_weights` [b, P], `sentence_order_labels` and
-        `sentence_order_weights` [b], and optionally `opens_document` [b].
+    [SEP], and is zero if `outputs` of AlbertForPreTraining does not contain them. `batch` contains
+    `masked_lm_ids` and `masked_lm_weights` [b, P], `sentence_order_labels` and
+    `sentence_order_weights` [b], and optionally `opens_document` [b].
     """
     logits, labels = outputs["sentence_order_logits"], batch["sentence_order_labels"]
     weights = batch["sentence_order_weights"]
@@ -109,16 +100,14 @@ def pretraining_loss(
 ) -> tf.Tensor:
     """Returns the sum of masked-LM and sentence-order loss, each divided by its denominator.
 
+    `sums` are the pretraining_sums of this replica. `denominators` are the total weights of each
+    objective over *all* replicas, so that the sum of the replicas' losses is the mean over the
+    global batch. `order_weight` is a factor of the sentence-order loss.
+
     If the model also predicts the order at the [SEP] between the segments, the loss of this
     prediction is added to the loss at [CLS]. The words that reveal the order are near this [SEP].
     After training, only [CLS] is used. For the measured effect see "What was tried" in
     tests/benchmarks/README.md.
-
-    Args:
-      sums: pretraining_sums of this replica.
-      denominators: total weight of each objective over *all* replicas, so that the sum of the
-        replicas' losses is the mean over the global batch.
-      order_weight: factor of the sentence-order loss.
 
     Source: the reference's run_pretraining (weights 1:1).
     Deviation: the reference divides by (this replica's weight + 1e-5).
@@ -133,11 +122,8 @@ def pretraining_loss(
 def token_classification_loss(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Returns the mean negative log-likelihood (nats) of each row's labels, float32 [b].
 
-    The loss of a row without labels is 0.
-
-    Args:
-      logits: float32 [b, L, labels].
-      labels: int [b, at least L], -1 = no label. Columns after the first L are ignored.
+    `logits` are float32 [b, L, labels]. `labels` are int [b, at least L], -1 = no label. Columns
+    after the first L are ignored. The loss of a row without labels is 0.
     """
     labels = tf.cast(labels, tf.int32)[:, : tf.shape(logits)[1]]
     is_labelled = tf.cast(labels >= 0, logits.dtype)
@@ -151,10 +137,8 @@ def span_loss(
 ) -> tf.Tensor:
     """Returns the mean of the start and end cross-entropies (nats), float32 [b].
 
-    Args:
-      outputs: `start_logits`, `end_logits`, float32 [b, L].
-      start_positions: int32 [b]; 0 if the window contains no answer.
-      end_positions: int32 [b]; 0 if the window contains no answer.
+    `outputs` are `start_logits` and `end_logits`, float32 [b, L]. Positions are int32 [b]; 0 if the
+    window contains no answer.
     """
     cross_entropy = tf.nn.sparse_softmax_cross_entropy_with_logits
     return 0.5 * (

@@ -1,7 +1,4 @@
-"""Metrics of pre-training: mean loss, accuracy, Wilson intervals and distances between layers."""
-
-import itertools
-import math
+"""Metrics of pre-training: mean loss, accuracy and Wilson intervals."""
 
 import numpy as np
 import tensorflow as tf
@@ -69,35 +66,3 @@ def wilson_interval(correct: float, total: float) -> tuple[float, float]:
         return 0.0, 1.0
     interval = stats.binomtest(round(correct), round(total)).proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
-
-
-def layer_distances(hidden_states: list[tf.Tensor], input_mask: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Sums the distance and angle between each block's input and output over real positions.
-
-    `hidden_states` is an output of AlbertEncoder. `input_mask` is int32 [b, L], 1 = real. The sums
-    `l2_distance` (Euclidean) and `degrees` are float32 [blocks]; `weight` is the number of real
-    positions.
-
-    Source: Lan et al. 2020, Fig. 1.
-    """
-    weights = tf.cast(input_mask, tf.float32)
-    distances, degrees = [], []
-    for before, after in itertools.pairwise(hidden_states):
-        before, after = tf.cast(before, tf.float32), tf.cast(after, tf.float32)
-        distances.append(tf.reduce_sum(tf.norm(after - before, axis=-1) * weights))
-        # In float32, the arc cosine would return 0 for angles below 0.02 degrees.
-        unit_before, unit_after = tf.math.l2_normalize(before, -1), tf.math.l2_normalize(after, -1)
-        angles = 2.0 * tf.atan2(
-            tf.norm(unit_after - unit_before, axis=-1), tf.norm(unit_after + unit_before, axis=-1)
-        )
-        degrees.append(tf.reduce_sum(angles * (180.0 / math.pi) * weights))
-    return {
-        "l2_distance": tf.stack(distances),
-        "degrees": tf.stack(degrees),
-        "weight": tf.reduce_sum(weights),
-    }
-
-
-def layer_means(sums: dict[str, np.ndarray]) -> dict[str, list[float]]:
-    """Returns the mean `l2_distance` and `degrees` of each block, averaged over positions."""
-    return {name: (sums[name] / sums["weight"]).tolist() for name in ("l2_distance", "degrees")}

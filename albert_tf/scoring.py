@@ -15,7 +15,6 @@ from albert_tf.text.masks import tokenize_around_masks
 from albert_tf.text.packing import rounded_up
 from albert_tf.text.tokenization import MASK, AlbertTokenizer, as_texts
 
-POOLINGS = ("mean", "cls")
 MASKINGS = ("word", "piece")
 MASKING_HELP = (
     "word: mask the predicted piece and later pieces of its word. piece: mask only that piece."
@@ -73,25 +72,16 @@ class SentenceScorer:
         self._model, self._tokenizer = model, tokenizer
         self._masks_rest_of_word = masks_rest_of_word
         self._pieces_per_batch = pieces_per_batch
-        # Each row has logits. They need no more memory than the output of the feed-forward layer.
-        features = pieces_per_batch * model.config.intermediate_size
-        self._rows_per_batch = max(1, features // model.config.vocab_size)
         self._word_starts = tokenizer.word_starts()
         ids, row = (tf.TensorSpec([None] * rank, tf.int32) for rank in (2, 1))
         self._log_probs = tf.function(self._compute, input_signature=[ids, ids, row])
 
-    def __call__(
-        self, texts: Sequence[str], on_batch: Callable[[int], None] = lambda _: None
-    ) -> list[SentenceScore]:
+    def __call__(self, texts: Sequence[str]) -> list[SentenceScore]:
         """Returns the score of each text.
-
-        Args:
-          texts: one sentence per item.
-          on_batch: function that is called after each batch with its number of scored pieces.
 
         Raises a UserError if a text is too long for the model, or `texts` is a single string.
         """
-        return self.score_pieces(self.encode(texts), on_batch)
+        return self.score_pieces(self.encode(texts))
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the piece ids of each text, int32. Raises a UserError as a call does."""
@@ -103,14 +93,19 @@ class SentenceScorer:
     def score_pieces(
         self, encoded: Sequence[np.ndarray], on_batch: Callable[[int], None] = lambda _: None
     ) -> list[SentenceScore]:
-        """Same as a call, for texts that are tokenized already (see `encode`)."""
-        # Batch texts of similar length together to reduce padding.
-        by_length = sorted(range(len(encoded)), key=lambda place: len(encoded[place]))
-        rows = (row for i in by_length for row in self._rows(i, encoded[i]))
+        """Same as a call, for texts that are tokenized already (see `encode`).
+
+        `on_batch` is called after each batch with its number of scored pieces.
+        """
+        rows = (
+            (place, ids, position)
+            for place, ids in _sequences(encoded, self._tokenizer)
+            for position in range(1, len(ids) - 1)
+        )
         totals = np.array([0.0 if len(ids) else np.nan for ids in encoded])
         longest = self._model.config.max_position_embeddings
-        sizes = self._pieces_per_batch, self._rows_per_batch
-        for places, sequences, positions in _batches(rows, longest, *sizes):
+        most = self._pieces_per_batch, _most_rows(self._model, self._pieces_per_batch)
+        for places, sequences, positions in _batches(rows, longest, *most):
             batch = _padded(sequences, self._tokenizer.pad_id, longest)
             found = self._log_probs(*batch, np.array(positions, np.int32))
             np.add.at(totals, list(places), found.numpy())
@@ -122,23 +117,12 @@ class SentenceScorer:
             for total, ids in zip(totals, encoded)
         ]
 
-    def _rows(self, place: int, ids: np.ndarray) -> Iterator[tuple]:
-        """Yields (text index, ids of the text, position of the piece to mask) for each piece."""
-        row = np.concatenate([[self._tokenizer.cls_id], ids, [self._tokenizer.sep_id]])
-        for position in range(1, len(ids) + 1):
-            yield place, row, position
-
     def _compute(self, ids, mask, positions):
         """Returns the log probability (nats) of each row's piece at its position, float32 [b]."""
         words = word_numbers(ids, mask, self._word_starts) if self._masks_rest_of_word else None
+        masked = mask_pieces(ids, positions, self._tokenizer.mask_id, words)
+        logits = _masked_lm_logits(self._model, masked, mask, positions[:, tf.newaxis])[:, 0]
         pieces = tf.gather(ids, positions, batch_dims=1)
-        inputs = {
-            "input_word_ids": mask_pieces(ids, positions, self._tokenizer.mask_id, words),
-            "input_mask": mask,
-            "input_type_ids": tf.zeros_like(ids),
-            "masked_lm_positions": positions[:, tf.newaxis],
-        }
-        logits = self._model(inputs)["masked_lm_logits"][:, 0]
         return tf.gather(tf.nn.log_softmax(logits), pieces, batch_dims=1)
 
 
@@ -168,7 +152,7 @@ class MaskFiller:
         Raises a UserError if a text has no [MASK] or is too long for the model, if `texts` is a
         single string, or if `top_k` is not valid.
         """
-        texts = as_texts(texts)
+        texts, tokenizer = as_texts(texts), self._tokenizer
         most = self._model.config.vocab_size
         if not (isinstance(top_k, (int, np.integer)) and 1 <= top_k <= most):
             raise UserError(f"top_k {top_k}: expected a whole number, 1 to {most}")
@@ -177,29 +161,20 @@ class MaskFiller:
                 raise UserError(f"texts[{place}]: {text[:60]!r} has no {MASK}")
         with on_host():
             pieces = tokenize_around_masks(
-                tf.constant(texts, tf.string), self._tokenizer, self._tokenizer.in_graph()
+                tf.constant(texts, tf.string), tokenizer, tokenizer.in_graph()
             )
         encoded = [row.numpy() for row in pieces]
-        _check_lengths(texts, encoded, self._model.config.max_position_embeddings - 2)
-        return self._fill(encoded, top_k)
-
-    def _fill(self, encoded: list[np.ndarray], top_k: int) -> list[list[list[MaskedPiece]]]:
-        """Same as a call, for the pieces of texts."""
-        config, tokenizer = self._model.config, self._tokenizer
-        longest = config.max_position_embeddings
-        rows = [np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32) for ids in encoded]
-        masks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in rows]
-        # The logits of a batch need no more memory than the output of the feed-forward layer.
-        features = self._pieces_per_batch * config.intermediate_size
-        num_logits = config.vocab_size * max(map(len, masks), default=1)
-        sizes = self._pieces_per_batch, max(1, features // num_logits)
+        longest = self._model.config.max_position_embeddings
+        _check_lengths(texts, encoded, longest - 2)
+        rows = _sequences(encoded, tokenizer)
+        masks = {place: np.flatnonzero(ids == tokenizer.mask_id) for place, ids in rows}
+        most_masks = max(map(len, masks.values()), default=1)
+        sizes = self._pieces_per_batch, _most_rows(self._model, self._pieces_per_batch, most_masks)
         found: list[list[list[MaskedPiece]]] = [[] for _ in rows]
-        by_length = sorted(enumerate(rows), key=lambda row: len(row[1]))
-        for places, sequences in _batches(by_length, longest, *sizes):
-            positions = [masks[place] for place in places]
-            padded = tf.keras.utils.pad_sequences(positions, padding="post")
+        for places, sequences in _batches(rows, longest, *sizes):
+            positions = tf.keras.utils.pad_sequences([masks[p] for p in places], padding="post")
             batch = _padded(sequences, tokenizer.pad_id, longest)
-            best = (values.numpy() for values in self._best(*batch, padded, top_k))
+            best = (values.numpy() for values in self._best(*batch, positions, top_k))
             for place, ids, probabilities in zip(places, *best):
                 found[place] = [
                     [MaskedPiece(tokenizer.id_to_piece(i), float(p)) for i, p in zip(*of_mask)]
@@ -209,13 +184,8 @@ class MaskFiller:
 
     def _compute(self, ids, mask, positions, top_k):
         """Returns ids and probabilities of the best pieces at `positions`, both [b, P, top_k]."""
-        inputs = {
-            "input_word_ids": ids,
-            "input_mask": mask,
-            "input_type_ids": tf.zeros_like(ids),
-            "masked_lm_positions": positions,
-        }
-        best = tf.math.top_k(tf.nn.softmax(self._model(inputs)["masked_lm_logits"]), top_k)
+        logits = _masked_lm_logits(self._model, ids, mask, positions)
+        best = tf.math.top_k(tf.nn.softmax(logits), top_k)
         return best.indices, best.values
 
 
@@ -229,12 +199,11 @@ class TextEmbedder:
       tokenizer: the model's tokenizer.
       pooling: "mean" for the mean of the last block's output over all pieces, including [CLS] and
         [SEP]; "cls" for the last block's output at [CLS].
-      max_seq_length: maximum length in pieces, including [CLS] and [SEP]. Longer texts are
-        truncated. Default: the model's max_position_embeddings.
       pieces_per_batch: maximum number of pieces in a batch, including padding.
 
-    Raises a UserError if `pooling` or `max_seq_length` is invalid, or the model has fewer pieces
-    than the tokenizer.
+    Texts that are too long for the model are truncated.
+
+    Raises a UserError if `pooling` is invalid, or the model has fewer pieces than the tokenizer.
     """
 
     def __init__(
@@ -242,19 +211,12 @@ class TextEmbedder:
         model: tf.keras.Model,
         tokenizer: AlbertTokenizer,
         pooling: str = "mean",
-        max_seq_length: int | None = None,
         pieces_per_batch: int = 16_384,
     ):
-        if pooling not in POOLINGS:
-            raise UserError(f"pooling {pooling!r}: expected one of {', '.join(POOLINGS)}")
+        if pooling not in ("mean", "cls"):
+            raise UserError(f"pooling {pooling!r}: expected one of mean, cls")
         _check_vocabulary(model.config.vocab_size, tokenizer)
         self._encoder, self._tokenizer, self._pooling = model.encoder, tokenizer, pooling
-        if max_seq_length is not None and max_seq_length < 3:
-            raise UserError(
-                f"max_seq_length {max_seq_length} has no room for a piece: give 3 or more"
-            )
-        longest = model.config.max_position_embeddings
-        self._max_seq_length = min(max_seq_length or longest, longest)
         self._pieces_per_batch = pieces_per_batch
         ids = tf.TensorSpec([None, None], tf.int32)
         self._embed = tf.function(self._compute, input_signature=[ids, ids])
@@ -268,24 +230,18 @@ class TextEmbedder:
 
     def embed_pieces(self, encoded: Iterable[Sequence[int] | np.ndarray]) -> np.ndarray:
         """Same as a call, for the piece ids of texts that are tokenized already."""
-        tokenizer, room = self._tokenizer, self._max_seq_length - 2
-        rows = [
-            np.array([tokenizer.cls_id, *ids[:room], tokenizer.sep_id], np.int32) for ids in encoded
-        ]
+        longest = self._encoder.config.max_position_embeddings
+        rows = _sequences([ids[: longest - 2] for ids in encoded], self._tokenizer)
         found = np.zeros([len(rows), self._encoder.config.hidden_size], np.float32)
-        by_length = sorted(enumerate(rows), key=lambda row: len(row[1]))
-        longest = self._max_seq_length
-        for places, sequences in _batches(by_length, longest, self._pieces_per_batch):
-            batch = _padded(sequences, tokenizer.pad_id, longest)
+        for places, sequences in _batches(rows, longest, self._pieces_per_batch):
+            batch = _padded(sequences, self._tokenizer.pad_id, longest)
             found[list(places)] = self._embed(*batch).numpy()
         return found
 
     def _compute(self, ids, mask):
-        inputs = {"input_word_ids": ids, "input_mask": mask, "input_type_ids": tf.zeros_like(ids)}
+        inputs = {"input_word_ids": ids, "input_mask": mask}
         output = tf.cast(self._encoder(inputs)["sequence_output"], tf.float32)
-        if self._pooling == "cls":
-            return output[:, 0]
-        return mean_output(output, mask)
+        return output[:, 0] if self._pooling == "cls" else mean_output(output, mask)
 
 
 def _check_masked_lm(model, tokenizer: AlbertTokenizer) -> None:
@@ -302,6 +258,14 @@ def _check_masked_lm(model, tokenizer: AlbertTokenizer) -> None:
     _check_vocabulary(model.config.vocab_size, tokenizer)
 
 
+def _check_vocabulary(vocab_size: int, tokenizer: AlbertTokenizer) -> None:
+    if vocab_size < tokenizer.vocab_size:
+        raise UserError(
+            f"the model has {vocab_size} pieces, the tokenizer {tokenizer.vocab_size}: they belong "
+            "to different models"
+        )
+
+
 def _check_lengths(texts: Sequence[str], encoded: Sequence[np.ndarray], room: int) -> None:
     for place, (text, ids) in enumerate(zip(texts, encoded)):
         if len(ids) > room:
@@ -311,16 +275,27 @@ def _check_lengths(texts: Sequence[str], encoded: Sequence[np.ndarray], room: in
             )
 
 
-def _check_vocabulary(vocab_size: int, tokenizer: AlbertTokenizer) -> None:
-    if vocab_size < tokenizer.vocab_size:
-        raise UserError(
-            f"the model has {vocab_size} pieces, the tokenizer {tokenizer.vocab_size}: they belong "
-            "to different models"
-        )
-
-
 def _encode(tokenizer: AlbertTokenizer, texts: Sequence[str]) -> list[np.ndarray]:
     return [np.asarray(ids, np.int32) for ids in tokenizer.encode_batch(texts)]
+
+
+def _masked_lm_logits(model: AlbertForPreTraining, ids, mask, positions) -> tf.Tensor:
+    inputs = {"input_word_ids": ids, "input_mask": mask, "masked_lm_positions": positions}
+    return model(inputs)["masked_lm_logits"]
+
+
+def _most_rows(model: AlbertForPreTraining, pieces_per_batch: int, num_masks: int = 1) -> int:
+    """Returns the number of rows whose logits need no more memory than the widest layer."""
+    config = model.config
+    return max(1, pieces_per_batch * config.intermediate_size // (config.vocab_size * num_masks))
+
+
+def _sequences(
+    encoded: Iterable[Sequence[int] | np.ndarray], tokenizer: AlbertTokenizer
+) -> list[tuple[int, np.ndarray]]:
+    """Adds [CLS] and [SEP]. Returns (place, ids) sorted by length, so that batches pad little."""
+    rows = (np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32) for ids in encoded)
+    return sorted(enumerate(rows), key=lambda row: len(row[1]))
 
 
 def _batches(

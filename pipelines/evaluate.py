@@ -43,8 +43,6 @@ from .training.heldout import check_heldout_split, make_scoring
 
 FLAGS = flags.FLAGS
 
-_MOVEMENTS = {"l2_distance": "L2 distance", "degrees": "degrees"}  # Source: Fig. 1 of the paper
-
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
@@ -102,9 +100,6 @@ def evaluate(settings: Evaluation) -> dict:
         check_heldout_split(model_dir, manifest.heldout_split)
     model = pretrained.load(opened, tokenizer)[0]
 
-    def scored(batch, dropout_seed):
-        return model(batch, dropout_seed, hidden_states=True)
-
     batch_size = settings.batch_size
 
     def dataset_fn(context):
@@ -114,7 +109,7 @@ def evaluate(settings: Evaluation) -> dict:
 
     examples = manifest.splits[split].examples
     strategy = tf.distribute.get_strategy()
-    score = make_scoring(strategy, scored, dataset_fn, config.vocab_size, tokenizer.mask_id)
+    score = make_scoring(strategy, model, dataset_fn, config.vocab_size, tokenizer.mask_id)
     with Progress("evaluating", examples, unit="example") as progress:
         totals = score(lambda done: progress.update(done * batch_size)) or {}
         progress.update(examples)
@@ -164,7 +159,6 @@ def _figures(totals: dict, baselines: dict, tokenizer: AlbertTokenizer) -> dict:
             for kind, (correct, pairs) in kinds.items()
             if pairs
         },
-        "layers": metrics.layer_means(totals["layers"]),
         "most_frequent_piece": tokenizer.id_to_piece(most_frequent),
         "most_frequent_accuracy": float(targets[most_frequent] / max(targets.sum(), 1)),
     }
@@ -216,9 +210,6 @@ def report(result: dict) -> str:
                 f"{100 * figures['words_accuracy']:.2f} % from the words that each part begins "
                 f"with, {100 * figures['overlap_accuracy']:.2f} % from the overlap of words"
             )
-    for name, means in result["layers"].items():
-        values = " ".join(f"{mean:.3g}" for mean in means)
-        lines.append(f"  layers          move their input by {values} ({_MOVEMENTS[name]})")
     return "\n".join(lines)
 
 

@@ -245,11 +245,7 @@ def _make_evaluation(job: Pretraining, model: AlbertForPreTraining) -> Callable:
     heldout, baselines = heldout_examples(
         job.sources, job.options, tokenizer, rows, settings.eval_examples
     )
-
-    def scored(batch, dropout_seed):
-        return model(batch, dropout_seed, hidden_states=True)
-
-    score = make_scoring(job.strategy, scored, heldout, model.config.vocab_size, tokenizer.mask_id)
+    score = make_scoring(job.strategy, model, heldout, model.config.vocab_size, tokenizer.mask_id)
     return make_evaluation(score, baselines, job.loop.eval_steps, tokenizer.id_to_piece)
 
 

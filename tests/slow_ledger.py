@@ -29,11 +29,6 @@ class Entry(NamedTuple):
     number: int
     reason: str = ""
 
-    def describe(self, now):
-        event = "last passed on" if self.state == "passed" else "never passed, listed on"
-        age = f"{now.number - self.number} commits" if now else "unknown"
-        return f"{event} {self.commit}, age: {age}. {self.reason}".rstrip()
-
 
 def read_head(root):
     """Returns the entry of a test that passes now; None where commits cannot be counted."""
@@ -79,7 +74,7 @@ class Recorder:
         self.path = config.rootpath / LEDGER
         self.now, self.entries = read_head(config.rootpath), read(self.path)
         self.cases = {}  # the number of slow cases of each function collected
-        self.passed, self.failed, self.not_run, self.new, self.gone = (set() for _ in range(5))
+        self.passed, self.failed = set(), set()
         self.seconds = float(os.environ.get("TEST_SECONDS", "inf"))
         self.began = time.monotonic()
 
@@ -96,8 +91,7 @@ class Recorder:
         for item in items:
             number = self.number_of(item.nodeid)
             oldest[item.path] = min(number, oldest.get(item.path, number))
-        places = {path: place for place, path in enumerate(oldest)}
-        items.sort(key=lambda i: (oldest[i.path], places[i.path], self.number_of(i.nodeid)))
+        items.sort(key=lambda i: (oldest[i.path], i.path, self.number_of(i.nodeid)))
 
     def number_of(self, nodeid):
         entry = self.entries.get(function_of(nodeid))
@@ -113,8 +107,6 @@ class Recorder:
             self.failed.add(report.nodeid)
         elif report.passed and report.when == "call":
             self.passed.add(report.nodeid)
-        elif report.skipped and "NOT RUN" in str(report.longrepr):
-            self.not_run.add(function_of(report.nodeid))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node):
@@ -123,32 +115,28 @@ class Recorder:
     def pytest_sessionfinish(self):
         if hasattr(self.config, "workeroutput") or self.now is None:
             return
-        self.entries = read(self.path)  # another session may have ended meanwhile
         counts = collections.Counter(map(function_of, self.passed - self.failed))
         slow = {function: cases for function, cases in self.cases.items() if cases}
         files = {function.split("::")[0] for function in self.cases}
-        for test in self.entries:
+
+        def is_gone(test):
             file = test.split("::")[0]
-            if test not in slow and (file in files or not (self.config.rootpath / file).exists()):
-                self.gone.add(test)
-        entries = {test: entry for test, entry in self.entries.items() if test not in self.gone}
+            return test not in slow and (
+                file in files or not (self.config.rootpath / file).exists()
+            )
+
+        entries = read(self.path)  # another session may have ended meanwhile
+        entries = {test: entry for test, entry in entries.items() if not is_gone(test)}
         for test, cases in slow.items():
             if counts[test] == cases:
-                entries[test] = self.now._replace(reason=self.entries.get(test, self.now).reason)
+                entries[test] = self.now._replace(reason=entries.get(test, self.now).reason)
             elif test not in entries:
                 entries[test] = self.now._replace(state="never")
-        self.new = set(entries) - set(self.entries)
-        self.entries = entries
         write(self.path, entries)
 
     def pytest_terminal_summary(self, terminalreporter):
-        terminalreporter.section(f"ledger of slow tests: {LEDGER}")
-        for what, tests in (("NOT RUN", self.not_run), ("NEW", self.new), ("GONE", self.gone)):
-            for test in sorted(tests):
-                entry = self.entries.get(test)
-                terminalreporter.line(f"{what} {test} {entry.describe(self.now) if entry else ''}")
         if self.now is None:
-            terminalreporter.line("not written: commits cannot be counted in this clone")
+            terminalreporter.line(f"{LEDGER} not written: commits cannot be counted in this clone")
 
 
 def function_of(nodeid):
@@ -166,7 +154,9 @@ def main(root):
         stale = not entry.reason and now.number - entry.number > MAX_AGE
         num_stale += stale
         if stale or entry.reason:
-            print("OLD" if stale else "NOT IN CI", test, entry.describe(now))
+            event = "last passed on" if entry.state == "passed" else "never passed, listed on"
+            age = f"age: {now.number - entry.number} commits. {entry.reason}"
+            print("OLD" if stale else "NOT IN CI", test, event, f"{entry.commit}, {age}".rstrip())
     if entries and not num_stale:
         return 0
     print(

@@ -60,8 +60,6 @@ def test_evaluation(work, model_dir):
     masks, predictions = (result[f"masked_lm{name}_predictions"] for name in ("_at_mask", ""))
     assert f" % of {masks:,} of them\n" in out and 0.7 < masks / predictions < 0.9
     assert {"openings", "inside"} == result["sentence_order"].keys()
-    assert all(len(means) == 3 and min(means) > 0 for means in result["layers"].values())
-    assert out.count("move their input by") == 2
     for figures in result["sentence_order"].values():
         low, high = figures["interval"]
         assert low <= figures["accuracy"] <= high
@@ -157,7 +155,6 @@ def test_everything_at_once(work):
     entries = log(directory)
     evaluated = [entry for entry in entries if "heldout_masked_lm_loss" in entry]
     assert [entry["step"] for entry in evaluated] == [10, 20, 30]
-    assert {"layers/degrees_03", "layers/l2_distance_01"} <= evaluated[-1].keys()
     assert evaluated[-1]["heldout_masked_lm_loss"] < evaluated[0]["heldout_masked_lm_loss"]
     assert {"separator_loss", "separator_accuracy"} <= entries[0].keys()
     assert not any(name.startswith("heldout_separator") for name in evaluated[-1])

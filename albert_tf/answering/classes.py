@@ -10,7 +10,6 @@ import tensorflow as tf
 
 # Prediction of a classifier if the probability of the best label is below min_probability.
 UNSURE = "unsure"
-_THRESHOLD = 0.5
 
 
 def softmax(logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -53,7 +52,7 @@ def labels_above(
 
     A label is predicted if its probability reaches its threshold in `thresholds` (default: 0.5).
     """
-    least = tf.constant([thresholds.get(label, _THRESHOLD) for label in labels], tf.float64)
+    least = tf.constant([thresholds.get(label, 0.5) for label in labels], tf.float64)
     return tf.cast(probabilities, tf.float64) >= least
 
 

@@ -7,10 +7,8 @@ import tensorflow as tf
 def word_numbers(ids: tf.Tensor, mask: tf.Tensor, word_starts: np.ndarray) -> tf.Tensor:
     """Returns the number (from 1) of each piece's word, int32 [rows, L]; 0 if it is no text.
 
-    Args:
-      ids: int32 [rows, L], `[CLS] text [SEP]`, padded.
-      mask: int32 [rows, L], 1 = real.
-      word_starts: bool [V], AlbertTokenizer.word_starts. The first piece always starts a word.
+    `ids`, int32 [rows, L], are `[CLS] text [SEP]`, padded. `mask` is int32 [rows, L], 1 = real.
+    `word_starts` are AlbertTokenizer.word_starts, bool [V]. The first piece always starts a word.
     """
     position = tf.range(tf.shape(ids)[1])
     is_text = (position > 0) & (position <= tf.reduce_sum(mask, axis=1, keepdims=True) - 2)

@@ -65,10 +65,9 @@ def best_spans(
 
 
 def null_odds(no_answer_score, best_score, has_answerability_head: bool):
-    """Returns a number that is higher if a text is less likely to contain an answer.
+    """Returns a number or tensor that is higher if a text is less likely to contain an answer.
 
-    `no_answer_score` is the lowest of all windows, and `best_score` the highest of all spans:
-    numbers or tensors.
+    `no_answer_score` is the lowest of all windows, and `best_score` the highest of all spans.
     """
     return no_answer_score if has_answerability_head else no_answer_score - best_score
 

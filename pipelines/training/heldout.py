@@ -54,15 +54,14 @@ def make_scoring(
     """Returns a function `score(on_batch)` that makes one pass over a dataset.
 
     `score` returns a dict of float64 sums: `losses` (see losses.pretraining_sums, and
-    `masked_lm_at_mask` for the predictions at [MASK] alone), `layers` (see metrics.layer_distances)
-    and `targets` [vocab_size], the number of predictions whose target was each piece. Before each
-    batch it calls `on_batch` with the number of finished batches. If `on_batch` returns True,
-    `score` stops and returns None.
+    `masked_lm_at_mask` for the predictions at [MASK] alone) and `targets` [vocab_size], the number
+    of predictions whose target was each piece. Before each batch it calls `on_batch` with the
+    number of finished batches. If `on_batch` returns True, `score` stops and returns None.
 
     The model must have been created in the scope of `strategy`. `forward` takes a batch and a
-    dropout seed, and returns the outputs of AlbertForPreTraining, including its hidden states.
-    `dataset_fn` takes an input context and returns the batches of this host's replicas. All hosts
-    must have the same number of batches.
+    dropout seed, and returns the outputs of AlbertForPreTraining. `dataset_fn` takes an input
+    context and returns the batches of this host's replicas. All hosts must have the same number of
+    batches.
     """
     batches = strategy.distribute_datasets_from_function(dataset_fn)
 
@@ -77,7 +76,6 @@ def make_scoring(
         )
         values = {
             "losses": sums,
-            "layers": metrics.layer_distances(outputs["hidden_states"], batch["input_mask"]),
             "targets": tf.math.bincount(
                 batch["masked_lm_ids"], weights=batch["masked_lm_weights"], minlength=vocab_size
             ),
@@ -111,8 +109,7 @@ def make_evaluation(
     """Returns a function `evaluate(is_stopped)` that returns the metrics to log.
 
     If `is_stopped` returns True, `evaluate` returns {}. The prefix `heldout_` marks the results of
-    metrics.pretraining_metrics and the metrics in `known`, which do not depend on the weights. The
-    metrics `layers/...` are the mean distance and angle between input and output of each layer.
+    metrics.pretraining_metrics and the metrics in `known`, which do not depend on the weights.
     `evaluate` also prints the accuracies and a baseline: always predicting the most frequent piece,
     which `id_to_piece` names.
     """
@@ -129,8 +126,6 @@ def make_evaluation(
         baseline = float(targets.max() / max(targets.sum(), 1))
         scalars["heldout_most_frequent_accuracy"] = baseline
         print(_summary(scalars, id_to_piece(int(targets.argmax()))), flush=True)
-        for name, means in metrics.layer_means(totals["layers"]).items():
-            scalars.update({f"layers/{name}_{i:02d}": mean for i, mean in enumerate(means, 1)})
         if "masked_lm_at_mask_accuracy" in values:
             accuracies.append(values["masked_lm_at_mask_accuracy"])
             # Warn only once per plateau.
