@@ -1,4 +1,4 @@
-"""Converts ALBERT and BERT models from published formats to this project's format, and back.
+"""Converts ALBERT and BERT models from published formats to this project's or Hugging Face's.
 
 The format of --input is detected from its files:
   a checkpoint of Google's code   prefix or directory: model.ckpt-best.index, albert_config.json
@@ -12,11 +12,9 @@ The format of --input is detected from its files:
   a model directory of this project, or one of its checkpoints
   a fine-tuned model              OUTPUT_DIR/seed_N of pipelines.finetune, or a classifier, token
                                   classifier, QA or multiple-choice model of transformers
-The default vocabulary is the SentencePiece model or WordPiece vocabulary in --input (vocab*.txt, as
-in Google's Chinese models). A variable that is missing from --input is an error, unless
---allow_missing matches its name. A variable that the model does not use is an error, unless
---allow_unused matches its name. Hugging Face's AlbertForMaskedLM has neither a pooler nor a
-sentence-order head. Both are initialised, and a note is printed.
+The default vocabulary is the SentencePiece model or WordPiece vocabulary in --input. A variable
+that is missing from --input is an error, unless --allow_missing matches its name. Hugging Face's
+AlbertForMaskedLM has neither a pooler nor a sentence-order head: both are initialised, and noted.
 
 Examples:
   python -m pipelines.convert_checkpoint --input=albert_base_v2 --output_dir=models/base
@@ -26,16 +24,15 @@ Examples:
       --output_dir=models/base --allow_missing=sop_classifier
   python -m pipelines.convert_checkpoint --input=tfhub/albert_en_base --output_dir=models/base \\
       --allow_missing=cls/
-  python -m pipelines.convert_checkpoint --input=hf/MiniLM-L6-H384 --output_dir=models/mini \\
-      --allow_missing=^cls
 """
 
+import dataclasses
 import re
 
 from absl import flags
 
-from albert_tf.checkpoints.conversion import FORMATS, convert, convert_fine_tuned
-from albert_tf.checkpoints.opening import open_model
+from albert_tf.checkpoints.conversion import FORMATS, convert
+from albert_tf.checkpoints.opening import ALBERT_TF, HUGGINGFACE, open_model
 from albert_tf.jobs import program, text_flags
 from albert_tf.jobs.decision import Decision
 from albert_tf.storage.errors import UserError
@@ -47,16 +44,14 @@ def define_flags() -> None:
     """Defines the flags of this program. Other programs may use the same flag names."""
     flags.DEFINE_string("input", None, "Model to convert.", required=True)
     flags.DEFINE_string("output_dir", None, "Output directory. Must not exist.", required=True)
-    flags.DEFINE_enum("output_format", "albert_tf", FORMATS, "Format of the output.")
+    formats = (ALBERT_TF, HUGGINGFACE)
+    flags.DEFINE_enum("output_format", ALBERT_TF, formats, "Format of the output.")
     flags.DEFINE_string(
         "spm_model_file", None, "Vocabulary (.model or .txt). Default: the one in --input."
     )
     text_flags.define_flags()
     flags.DEFINE_string(
         "allow_missing", None, "Initialise missing variables whose names match this regex."
-    )
-    flags.DEFINE_string(
-        "allow_unused", None, "Ignore unused variables whose names match this regex."
     )
     flags.DEFINE_string(
         "target_vocab",
@@ -77,35 +72,21 @@ def define_flags() -> None:
 
 def main(_) -> None:
     """Runs the program with the values of its flags."""
-    for name in ("allow_missing", "allow_unused"):
-        try:
-            re.compile(FLAGS[name].value or "")
-        except re.error as error:
-            raise UserError(
-                f"--{name}={FLAGS[name].value!r} is not a regular expression: {error}"
-            ) from None
-    opened = open_model(FLAGS.input, FORMATS)
-    both = {
-        "input_path": opened.path,
-        "output_dir": FLAGS.output_dir,
-        "output_format": FLAGS.output_format,
-        "spm_model_file": FLAGS.spm_model_file,
-        "text_settings": text_flags.from_flags(),
-    }
-    if opened.is_fine_tuned:
-        if FLAGS.target_vocab:
-            raise UserError("--target_vocab is for pre-trained models")
-        decide = Decision(null_threshold=FLAGS.null_threshold).apply
-        convert_fine_tuned(**both, has_pairs=FLAGS.has_pairs, decide=decide)
-    else:
-        if FLAGS.has_pairs or FLAGS.null_threshold is not None:
-            raise UserError("--has_pairs and --null_threshold are for fine-tuned models: omit them")
-        convert(
-            **both,
-            allow_missing=FLAGS.allow_missing,
-            allow_unused=FLAGS.allow_unused,
-            target_vocab=FLAGS.target_vocab,
-        )
+    try:
+        re.compile(FLAGS.allow_missing or "")
+    except re.error as error:
+        raise UserError(
+            f"--allow_missing={FLAGS.allow_missing!r} is not a regular expression: {error}"
+        ) from None
+    convert(
+        dataclasses.replace(open_model(FLAGS.input, FORMATS), has_pairs=FLAGS.has_pairs),
+        FLAGS.output_dir,
+        FLAGS.output_format,
+        vocabulary={"spm_model_file": FLAGS.spm_model_file, **text_flags.from_flags()},
+        allow_missing=FLAGS.allow_missing,
+        target_vocab=FLAGS.target_vocab,
+        decide=Decision(null_threshold=FLAGS.null_threshold).apply,
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,8 @@
 """An object store in memory that TensorFlow's own gs:// file system talks to, with faults to order.
 
-TensorFlow is not patched. Its HTTP client (libcurl) sends everything to the proxy of `https_proxy`.
-That proxy is a server of this module on loopback: it answers CONNECT with TLS of a certificate
-of its own, which CURL_CA_BUNDLE names, and then plays the JSON API of Google's storage.
-Nothing leaves the machine; no right beyond that of the user is needed.
-
-Source: https://cloud.google.com/storage/docs/json_api/v1
+TensorFlow's HTTP client (libcurl) sends everything to the proxy of `https_proxy`: a server of this
+module on loopback, which answers CONNECT with TLS of a certificate that CURL_CA_BUNDLE names, and
+then plays the JSON API of Google's storage (https://cloud.google.com/storage/docs/json_api/v1).
 """
 
 import contextlib
@@ -73,14 +70,12 @@ class ObjectStore:
     Attributes:
       objects: "bucket/name" -> bytes.
       requests: all that were made, in order.
-      bytes_read: of all objects together.
       rules: faults; may be changed at any time.
     """
 
     def __init__(self, directory: Path):
         self.objects: dict[str, bytes] = {}
         self.requests: list[Request] = []
-        self.bytes_read = 0
         self.rules: list[Rule] = []
         self.lock = threading.RLock()
         self._generations: dict[str, int] = {}
@@ -116,11 +111,10 @@ class ObjectStore:
 
     def upload(self, directory: Path, prefix: str) -> None:
         """Stores the files of a directory, or one file, under a name."""
-        paths = [directory] if directory.is_file() else directory.rglob("*")
-        for path in paths:
-            if path.is_file():
-                within = f"/{path.relative_to(directory)}" if path != directory else ""
-                self.put(f"{prefix}{within}", path.read_bytes())
+        if directory.is_file():
+            self.put(prefix, directory.read_bytes())
+        for path in filter(Path.is_file, directory.rglob("*")):
+            self.put(f"{prefix}/{path.relative_to(directory)}", path.read_bytes())
 
     def under(self, prefix: str) -> dict[str, bytes]:
         """Returns the objects whose names begin with `prefix`, by the rest of the name."""
@@ -241,9 +235,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         first, last = int(found[1]), int(found[2] or len(data))
         if first >= len(data):
             return 416, b""
-        part = data[first : last + 1]
-        self.server.store.bytes_read += len(part)
-        return 206, part
+        return 206, data[first : last + 1]
 
     def _start(self, name, argument, query, body):
         store = self.server.store

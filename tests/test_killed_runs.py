@@ -100,7 +100,6 @@ def test_two_workers_killed_at_random_times(work):
 
 
 def test_a_late_restart_reads_nothing_that_lies_before(work, tmp_path, monkeypatch):
-    """Its cost does not grow with the step: what lies before may be damaged."""
     monkeypatch.setattr(training_order, "_GROUP_BYTES", 1)  # each part of a shard is a group
     monkeypatch.setattr(
         pretraining_dataset, "_example_maker", lambda *_: lambda records, _: {"records": records}

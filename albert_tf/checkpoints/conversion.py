@@ -1,117 +1,102 @@
-"""Converts a model to this project's format, Hugging Face's format or Google's format."""
+"""Converts a model to this project's format or Hugging Face's."""
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints import google, hub, huggingface, model_directory, name_map
-from albert_tf.checkpoints.opening import ALBERT_TF, GOOGLE, HUGGINGFACE, open_model
+from albert_tf.checkpoints import hub, huggingface, model_directory, name_map
+from albert_tf.checkpoints.opening import ALBERT_TF, GOOGLE, HUGGINGFACE, OpenModel, open_model
 from albert_tf.checkpoints.pretrained import HEADS, load, read_tokenizer
+from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import WORD_BOUNDARY, AlbertTokenizer
 
-FORMATS = (ALBERT_TF, HUGGINGFACE, GOOGLE)
+FORMATS = (ALBERT_TF, HUGGINGFACE, GOOGLE)  # that can be read
 
 
 def convert(
-    *,
-    input_path: str,
+    opened: OpenModel,
     output_dir: str,
-    output_format: str = "albert_tf",
-    spm_model_file: str | None = None,
-    text_settings: Mapping[str, bool | None] | None = None,
+    output_format: str = ALBERT_TF,
+    *,
+    vocabulary: Mapping[str, Any] | None = None,
     allow_missing: str | None = None,
-    allow_unused: str | None = None,
     target_vocab: str | None = None,
+    decide: Callable[[dict], dict] = dict,
 ) -> None:
-    """Converts a pre-trained model and writes it atomically to `output_dir`."""
+    """Converts a model of FORMATS and writes it atomically to `output_dir`.
+
+    `vocabulary` are arguments of read_tokenizer. `allow_missing` (see name_map.to_ours) and
+    `target_vocab` are for pre-trained models. `decide` completes the content of task.json of
+    fine-tuned ones with what config.json cannot state.
+    """
+    task = decide(opened.task)
+    if task:
+        _check_task(opened, output_format, task)
+    if task and target_vocab:
+        raise UserError("--target_vocab is for pre-trained models: omit it")
+    if opened.has_pairs and not task:
+        raise UserError("--has_pairs is for fine-tuned models: omit it")
     with files.new_directory(output_dir) as partial:
-        opened = open_model(input_path, FORMATS, pretrained=True)
-        tokenizer = read_tokenizer(opened.directory, spm_model_file, text_settings)
-        model, _, notes, fresh = load(opened, tokenizer, allow_missing, allow_unused)
+        tokenizer = read_tokenizer(opened.directory, **(vocabulary or {}))
+        model, _, notes, fresh = load(opened, tokenizer, allow_missing)
         if target_vocab:
             new = AlbertTokenizer(target_vocab)
             model, note = _change_vocabulary(model, tokenizer, new)
             tokenizer = new
             notes.append(note)
-        for note in notes:
-            print(f"note         {note}")
-        if output_format == "huggingface":
-            huggingface.write_model(partial, model, tokenizer, opened.directory)
-        elif output_format == "google":
-            google.write(partial, model.config, name_map.arrays(model))
-        else:
-            model_directory.save_for_pretraining(model, partial)
-        if output_format != "huggingface":
-            tokenizer.save(partial)
-        length = model_directory.trained_length(opened.directory, model.config)
-        origin = {
-            "origin": hub.cached_name(opened.path),
-            "freshly_initialised": fresh,
-            "max_seq_length": length if length < model.config.max_position_embeddings else None,
-        }
-        origin = {name: value for name, value in origin.items() if value}
-        if output_format == "albert_tf" and origin:
-            record = json.dumps(origin) + "\n"
-            files.write_atomically(os.path.join(partial, model_directory.ORIGIN_FILE), record)
-    print(f"wrote        {output_dir} ({output_format})")
-
-
-def convert_fine_tuned(
-    *,
-    input_path: str,
-    output_dir: str,
-    output_format: str = "albert_tf",
-    spm_model_file: str | None = None,
-    text_settings: Mapping[str, bool | None] | None = None,
-    has_pairs: bool = False,
-    decide: Callable[[dict], dict] = dict,
-) -> None:
-    """Converts a fine-tuned model and writes it atomically to `output_dir`.
-
-    `decide` completes the content of task.json with what config.json cannot state.
-    """
-    opened = dataclasses.replace(open_model(input_path, FORMATS), has_pairs=has_pairs)
-    is_theirs = opened.format == HUGGINGFACE
-    if output_format == "google":
-        raise UserError("--output_format=google: Google's code has no format of fine-tuned models")
-    if output_format == "huggingface" and is_theirs:
-        raise UserError(f"{input_path!r} is a model of Hugging Face already")
-    if output_format == "albert_tf" and not is_theirs:
-        raise UserError(
-            f"{input_path!r} is a fine-tuned model of this project: --output_format=huggingface"
-        )
-    tokenizer = read_tokenizer(opened.directory, spm_model_file, text_settings)
-    with files.new_directory(output_dir) as partial:
-        task = decide(opened.task)
-        if task.get("has_answerability_head"):
-            raise UserError(
-                f"{input_path!r}: Hugging Face has no class with this head (beams for SQuAD 2.0): "
-                "fine-tune with --squad_head=spans"
-            )
-        model, _, notes, _ = load(opened, tokenizer)
-        if is_theirs and task.get("may_be_impossible") is False:
+        if opened.format == HUGGINGFACE and task.get("may_be_impossible") is False:
             notes.append(
                 "config.json does not say on which data the model was trained: it always gives an "
                 "answer; if that was SQuAD 2.0, pass --null_threshold=0 here or to predict"
             )
         for note in notes:
             print(f"note         {note}")
-        if output_format == "huggingface":
-            huggingface.write_model(partial, model, tokenizer, opened.directory, task)
+        if output_format == HUGGINGFACE:
+            huggingface.write_model(partial, model, tokenizer, opened.directory, task or None)
         else:
-            model.config.write(os.path.join(partial, model_directory.CONFIG_FILE))
-            prefix = os.path.join(partial, model_directory.BEST_DIR, "ckpt")
-            tf.train.Checkpoint(model=model).save(prefix)
-            files.write_json(os.path.join(partial, model_directory.TASK_FILE), task)
             tokenizer.save(partial)
+            where = model_directory.BEST_DIR if task else model_directory.CHECKPOINTS_DIR
+            model_directory.save(model, partial, where)
+            _write_record(partial, opened, model.config, fresh, task)
     print(f"wrote        {output_dir} ({output_format})")
+
+
+def _check_task(opened: OpenModel, output_format: str, task: dict) -> None:
+    if output_format == opened.format:
+        raise UserError(
+            f"{opened.path!r} has this format already: choose another one than "
+            f"--output_format={output_format}"
+        )
+    if task.get("has_answerability_head"):
+        raise UserError(
+            f"{opened.path!r}: Hugging Face has no class with this head (beams for SQuAD 2.0): "
+            "fine-tune with --squad_head=spans"
+        )
+
+
+def _write_record(
+    directory: str, opened: OpenModel, config: AlbertConfig, fresh: str, task: dict
+) -> None:
+    """Writes task.json, or for a pre-trained model origin.json (see model_directory)."""
+    if task:
+        files.write_json(os.path.join(directory, model_directory.TASK_FILE), task)
+        return
+    length = model_directory.trained_length(opened.directory, config)
+    origin = {
+        "origin": hub.cached_name(opened.path),
+        "freshly_initialised": fresh,
+        "max_seq_length": length if length < config.max_position_embeddings else None,
+    }
+    if origin := {name: value for name, value in origin.items() if value}:
+        path = os.path.join(directory, model_directory.ORIGIN_FILE)
+        files.write_atomically(path, json.dumps(origin) + "\n")
 
 
 def published_model(name: str, directory: str) -> str:
@@ -128,7 +113,7 @@ def published_model(name: str, directory: str) -> str:
         )
     if not files.is_whole(directory):
         tf.keras.utils.set_random_seed(0)
-        convert(input_path=name, output_dir=directory, allow_missing=HEADS)
+        convert(open_model(name, FORMATS, pretrained=True), directory, allow_missing=HEADS)
     origin = model_directory.read_origin(directory) or ""
     if name not in (origin, origin.partition("@")[0]):
         raise UserError(
@@ -145,7 +130,7 @@ def _change_vocabulary(
 
     Pieces in both vocabularies keep their embeddings and output biases, even if their ids differ. A
     new piece is tokenized with the old vocabulary and initialised with the mean embedding and bias
-    of these pieces, or of all old pieces if there are none. All other weights are unchanged.
+    of these pieces, or of all old pieces if there are none.
     """
     sources, num_shared = _old_pieces(old, new)
 
@@ -165,10 +150,7 @@ def _old_pieces(old: AlbertTokenizer, new: AlbertTokenizer) -> tuple[list[list[i
     spelled = _in_words if is_mixed else lambda tokenizer: tokenizer.pieces
     numbers = {spelling: i for i, spelling in reversed([*enumerate(spelled(old))])}
     # Match special pieces by role: <pad> of a SentencePiece model is [PAD] in WordPiece.
-    special = {
-        getattr(new, name): getattr(old, name)
-        for name in ("pad_id", "unk_id", "cls_id", "sep_id", "mask_id")
-    }
+    special = dict(zip(new.vocabulary.special_ids, old.vocabulary.special_ids))
     sources, num_shared = [], 0
     for i, (piece, spelling) in enumerate(zip(new.pieces, spelled(new))):
         found = special.get(i, numbers.get(spelling))

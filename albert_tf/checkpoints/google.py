@@ -1,8 +1,8 @@
-"""Reads and writes checkpoints with Google's TF1 variable names, and reads TF-Hub modules.
+"""Reads checkpoints with Google's TF1 variable names, and TF-Hub modules.
 
 Encoders of TensorFlow's Model Garden, which TF2-Hub publishes as SavedModels, can also be read.
 They do not store the number of layers and heads, so albert_config.json must be in the directory of
-saved_model.pb or in assets/. A SavedModel may contain code. Only its variables are read here.
+saved_model.pb or in assets/. Only the variables of a SavedModel are read, never its code.
 """
 
 import math
@@ -14,12 +14,9 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import model_directory, name_map, reference_config, saved_model
 from albert_tf.checkpoints.model_directory import CONFIG_FILE
-from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.unreadable import refuse_unreadable
-
-CHECKPOINT = "model.ckpt-best"  # the same name as in Google's releases
 
 # Variables of a training checkpoint that are not weights: optimizer slots and the global step.
 _SLOT = re.compile(r"/(adam|lamb)_[mv]$|^global_step$")
@@ -63,22 +60,16 @@ def find(path: str) -> tuple[str, str] | None:
     if not indexes:
         return None
     files.check_directory_name(path)
-    if len(indexes) == 1:
-        return indexes[0][: -len(".index")], path
-    # TensorFlow 1 writes absolute paths, so the file `checkpoint` may refer to another directory.
-    newest = os.path.abspath(f"{tf.train.latest_checkpoint(path)}.index")
-    if index := next((index for index in indexes if os.path.abspath(index) == newest), None):
-        return index[: -len(".index")], path
-    raise UserError(f"{path!r} holds {len(indexes)} checkpoints: name one of them by prefix")
+    if len(indexes) > 1:
+        raise UserError(f"{path!r} holds {len(indexes)} checkpoints: name one of them by prefix")
+    return indexes[0][: -len(".index")], path
 
 
-def read(
-    path: str, allow_missing: str | None = None, allow_unused: str | None = None
-) -> name_map.Imported:
+def read(path: str, allow_missing: str | None = None) -> name_map.Imported:
     """Reads the config and weights at `path`, which can be any path that `find` accepts.
 
     Optimizer slots and global_step are skipped. The prefix `module/` and Keras' layer norm names
-    are accepted, because other code writes them. For other arguments see `name_map.to_ours`.
+    are accepted, because other code writes them. For `allow_missing` see `name_map.to_ours`.
     """
     found = find(path)
     if found is None:
@@ -94,28 +85,22 @@ def read(
         num_bytes = model_directory.length_of_data(prefix)
         name_map.check_size(config, num_bytes, "google", allow_missing, table)
         reader = tf.train.load_checkpoint(prefix)
-        shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        shapes = reader.get_variable_to_shape_map()
         model_directory.check_index(shapes, num_bytes)
-        slots = [name for name in shapes if _SLOT.search(name)]
+        slots = {name for name in shapes if _SLOT.search(name)}
         keys = saved_model.variable_keys(reader)
         if _MARK in keys:
-            keys = {_googles_name(name) or name: key for name, key in keys.items()}
+            keys = {_googles_name(name): key for name, key in keys.items()}
         else:
-            keys = _keys(sorted({*shapes} - {*slots}))
-        expected = {row.google: row.shape for row in name_map.variables(config, table)}
-        for name, key in keys.items():
-            if name in expected and not dtypes[key].is_floating:
-                raise UserError(f"{name} is of {dtypes[key].name}: expected floats")
+            keys = _keys(sorted({*shapes} - slots))
         tensors = {name: reader.get_tensor(key) for name, key in keys.items()}
-    for name, shape in expected.items():
+    for variable in name_map.variables(config, table):
         # Model Garden stores attention kernels as 3-D tensors, such as [hidden, heads, head_size].
-        array = tensors.get(name, np.zeros([]))
-        if array.ndim > len(shape) and array.size == math.prod(shape):
-            tensors[name] = array.reshape(shape)
-    weights = name_map.to_ours(
-        tensors, config, "google", prefix, allow_missing, allow_unused, table
-    )
-    num_slots = len({*slots} - {"global_step"})
+        array = tensors.get(variable.google, np.zeros([]))
+        if array.ndim > len(variable.shape) and array.size == math.prod(variable.shape):
+            tensors[variable.google] = array.reshape(variable.shape)
+    weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing, table)
+    num_slots = len(slots - {"global_step"})
     notes = [f"left out: {num_slots} optimizer slots"] if num_slots else []
     return name_map.Imported(config, weights, directory, notes)
 
@@ -123,8 +108,8 @@ def read(
 def _keys(keys: list[str]) -> dict[str, str]:
     """Returns a dict mapping Google's variable names to a checkpoint's keys.
 
-    Keras numbers layer normalizations (`layer_normalization_7`) across the whole model. The one
-    with the lowest number in a scope is Google's LayerNorm, and the next one is LayerNorm_1.
+    Keras numbers layer normalizations (`layer_normalization_7`) across the whole model. The lowest
+    number in a scope is Google's LayerNorm, the next one LayerNorm_1.
     """
     names = {re.sub("^module/", "", key): key for key in keys}
     pattern = re.compile(r"(.*/)layer_normalization(?:_(\d+))?(/.*)")
@@ -139,28 +124,10 @@ def _keys(keys: list[str]) -> dict[str, str]:
     return names
 
 
-def _googles_name(name: str) -> str | None:
+def _googles_name(name: str) -> str:
     for pattern, replacement in _MODEL_GARDEN:
         if re.fullmatch(pattern, name):
             name = re.sub(pattern, replacement, name)
             # Model Garden's type_embeddings are called token_type_embeddings in Google's code.
             return name.replace("type_embeddings", "token_type_embeddings")
-    return None
-
-
-def write(directory: str, config: AlbertConfig, weights: dict[str, np.ndarray]) -> None:
-    """Writes `model.ckpt-best` and albert_config.json in the reference's format."""
-    if config.hidden_act == "gelu_erf":
-        raise UserError("--output_format=google: Google's code has no exact gelu ('gelu_erf')")
-    tensors = {
-        **name_map.from_ours(weights, config, "google"),
-        "global_step": np.zeros([], np.int64),
-    }
-    tf.io.gfile.makedirs(directory)
-    tf.raw_ops.SaveV2(
-        prefix=os.path.join(directory, CHECKPOINT),
-        tensor_names=list(tensors),
-        shape_and_slices=[""] * len(tensors),
-        tensors=[tf.constant(array) for array in tensors.values()],
-    )
-    files.write_json(os.path.join(directory, CONFIG_FILE), reference_config.values(config))
+    return name

@@ -52,8 +52,8 @@ def cached_name(path: str) -> str | None:
 def local_path(path: str) -> str:
     """Returns the local directory of a published model, which is downloaded if needed.
 
-    The model is given as hf://OWNER/NAME[@REVISION], or as a TF-Hub or Kaggle URL. REVISION is a
-    branch, tag or commit (default: the newest commit). Other paths are returned unchanged.
+    The model is given as hf://OWNER/NAME[@REVISION] (a branch, tag or commit; default: the newest
+    commit), or as a TF-Hub or Kaggle URL. Other paths are returned unchanged.
     """
     if not is_name(path):
         return path
@@ -64,9 +64,6 @@ def local_path(path: str) -> str:
 
 def _from_tf_hub(url: str) -> str:
     """Downloads a SavedModel, if needed, without loading it; returns its directory."""
-    if "//huggingface.co/" in url:
-        name = "/".join(url.split("/")[3:5])
-        raise UserError(f"{url}: give the name of a model of the Hugging Face Hub: hf://{name}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # tensorflow_hub uses pkg_resources
         import tensorflow_hub  # imported late, because it imports Keras
@@ -77,8 +74,8 @@ def _from_tf_hub(url: str) -> str:
         raise UserError(
             f"{url}: {type(error).__name__}: {error}; is there a network, and is it the URL of a "
             "model of tfhub.dev or kaggle.com with its version, such as "
-            "https://tfhub.dev/google/albert_base/3? If the download broke off, run the same "
-            "command again"
+            "https://tfhub.dev/google/albert_base/3 (hf://OWNER/NAME names a model of the Hugging "
+            "Face Hub)? If the download broke off, run the same command again"
         ) from error
 
 
@@ -105,8 +102,6 @@ def _from_hugging_face(path: str) -> str:
         raise
     except Exception as error:
         raise UserError(f"{path}: {_cause(hub, error)}") from error
-    if os.path.basename(directory) != info.sha:
-        raise UserError(f"{path}: it changed during the download: run the same command again")
     for file in info.siblings:
         # The hub provides a SHA-256 only for LFS files, such as weights.
         if file.rfilename in wanted and file.lfs:
@@ -116,10 +111,9 @@ def _from_hugging_face(path: str) -> str:
 
 def _import_hub(path: str) -> ModuleType:
     try:
-        hub = importlib.import_module("huggingface_hub")
-        for part in ("constants", "errors"):
-            importlib.import_module(f"huggingface_hub.{part}")
-        return hub
+        for name in ("huggingface_hub.constants", "huggingface_hub.errors"):
+            importlib.import_module(name)
+        return importlib.import_module("huggingface_hub")
     except ImportError:
         message = f"{path} needs huggingface_hub: python -m pip install huggingface_hub"
         raise UserError(message) from None
@@ -131,23 +125,23 @@ def _import_hub(path: str) -> ModuleType:
 def _cause(hub: ModuleType, error: Exception) -> str:
     """Returns the cause of an error of huggingface_hub and the remedy."""
     errors, endpoint = hub.errors, hub.constants.ENDPOINT
-    if isinstance(error, errors.HFValidationError):
-        return str(error)
-    if isinstance(error, errors.GatedRepoError):
-        return "its owner grants access: request it, set HF_TOKEN"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return "no such model, or a private one: set HF_TOKEN"
-    if isinstance(error, errors.RevisionNotFoundError):
-        return "the model has no such branch, tag or commit"
+    for kind, cause in (
+        (errors.HFValidationError, str(error)),
+        (errors.GatedRepoError, "its owner grants access: request it, set HF_TOKEN"),
+        (errors.RepositoryNotFoundError, "no such model, or a private one: set HF_TOKEN"),
+        (errors.RevisionNotFoundError, "the model has no such branch, tag or commit"),
+    ):
+        if isinstance(error, kind):
+            return cause
     if isinstance(error, errors.LocalEntryNotFoundError):
         if hub.constants.HF_HUB_OFFLINE:
             return "not in the cache, and HF_HUB_OFFLINE is set: download it once without"
         cause = error.__cause__ or error
         first_line = str(cause).partition("\n")[0]
         return f"a file could not be downloaded: {type(cause).__name__}: {first_line}"
-    # HTTP or network errors, or an interrupted download. Since huggingface_hub 1.0, they are errors
-    # of httpx instead of OSErrors; HfHubHTTPError inherits from their base class. An error of JSON
-    # is an OSError in requests, but also a ValueError.
+    # Since huggingface_hub 1.0, HTTP and network errors are those of httpx instead of OSErrors;
+    # HfHubHTTPError inherits from their base class. An error of JSON is an OSError in requests, but
+    # also a ValueError.
     of_network = (OSError, *errors.HfHubHTTPError.__bases__)
     if isinstance(error, of_network) and not isinstance(error, ValueError):
         return (
@@ -165,14 +159,13 @@ def _wanted(names: list[str], path: str) -> list[str]:
     """Returns the names of the files to download."""
     for patterns in _WEIGHTS:
         weights = [n for n in names if any(fnmatch.fnmatch(n, pattern) for pattern in patterns)]
-        if is_whole := not {*patterns[:2]}.isdisjoint(weights):  # shards need their index
-            break
-    if not is_whole or "config.json" not in names:
-        raise UserError(
-            f"{path}: expected config.json with model.safetensors or pytorch_model.bin, found "
-            f"{shown(names)}"
-        )
-    return [*weights, *(name for name in _OTHERS if name in names)]
+        is_whole = not {*patterns[:2]}.isdisjoint(weights)  # shards need their index
+        if is_whole and "config.json" in names:
+            return [*weights, *(name for name in _OTHERS if name in names)]
+    raise UserError(
+        f"{path}: expected config.json with model.safetensors or pytorch_model.bin, found "
+        f"{shown(names)}"
+    )
 
 
 def _check_hash(path: str, expected: str, shown: str) -> None:

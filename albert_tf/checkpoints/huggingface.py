@@ -29,7 +29,7 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
 from albert_tf.storage.unreadable import refuse_unreadable
 from albert_tf.text import tokenizer_json
-from albert_tf.text.huggingface_files import TOKENIZER_CONFIG_FILE
+from albert_tf.text.huggingface_files import SPECIAL, TOKENIZER_CONFIG_FILE
 from albert_tf.text.tokenization import AlbertTokenizer
 
 CONFIG_FILE = "config.json"
@@ -39,16 +39,31 @@ _SHARD = re.compile(r"[\w.-]+\.(safetensors|bin)")
 _SAFE_TORCH = "2.10"  # keep in sync with pyproject.toml
 _DAMAGED = "{!r} is damaged or no file of its kind"
 
-# Settings of a run that are included in the model card.
+# The beginning of the model card, the settings of a run that it names, and its end.
+_CARD = """\
+---
+library_name: transformers
+tags:
+- albert
+pipeline_tag: {pipeline}
+---
+
+# ALBERT: {name}
+
+{config.num_hidden_layers} layers of {config.hidden_size}, {config.vocab_size:,} pieces. Made with \
+albert_tf."""
 _SETTINGS = (
-    "origin",
-    "learning_rate",
-    "global_batch_size",
-    "num_train_steps",
-    "num_warmup_steps",
-    "max_seq_length",
-    "seed",
-)
+    "origin learning_rate global_batch_size num_train_steps num_warmup_steps max_seq_length seed"
+).split()
+_REST = """\
+## Text
+
+A special piece in a text, such as `[SEP]`, is read as that piece.
+
+## Data
+
+Describe here what the data are, where they come from and their licence.
+"""
 
 # Some Hugging Face files store a variable under two names. Maps the second name to the first.
 _ALIASES = {
@@ -57,7 +72,7 @@ _ALIASES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-_NOT_WEIGHTS = re.compile(r"(albert|bert)\.embeddings\.(position_ids|token_type_ids)")
+_NOT_WEIGHTS = r"(?:albert|bert)\.embeddings\.(?:position_ids|token_type_ids)"
 # Early conversions of BERT from TensorFlow kept TensorFlow's names for layer norm variables.
 _OLD_NAMES = {".gamma": ".weight", ".beta": ".bias"}
 # Variables that the classes AlbertForMaskedLM and BertForMaskedLM do not have.
@@ -84,19 +99,24 @@ def find_weights(directory: str) -> str | None:
 
 
 def read(
-    directory: str,
-    allow_missing: str | None = None,
-    allow_unused: str | None = None,
-    table: name_map.Table = None,
+    directory: str, allow_missing: str | None = None, task: dict | None = None
 ) -> name_map.Imported:
-    """Reads a model's config and weights. For other arguments see `name_map.to_ours`."""
+    """Reads a model's config and weights.
+
+    `task` is the content of task.json of a fine-tuned model. `allow_missing` applies to pre-trained
+    ones, see `name_map.to_ours`.
+    """
     path = find_weights(directory)
     if path is None:
         raise UserError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
     config_file = os.path.join(directory, CONFIG_FILE)
     config, values = reference_config.read(config_file), files.read_config(config_file)
     family = values.get("model_type", "albert")
-    table = table or (name_map.BERT_TABLE if family == "bert" else None)
+    table, skipped = name_map.BERT_TABLE if family == "bert" else None, _NOT_WEIGHTS
+    if task:
+        kind, allow_missing = KINDS[task["kind"]], None
+        table = name_map.fine_tuned_table(kind, task)
+        skipped += "" if kind.has_pooler else r"|albert\.pooler\..*"
     notes = []
     if family == "albert" and values.get("hidden_act") == "gelu" and config.hidden_act == "gelu":
         # Hugging Face's configs for ALBERT v1 have "gelu", but training used the tanh form.
@@ -105,6 +125,26 @@ def read(
         notes.append(f"config.json has layer_norm_eps {shown(epsilon)}; here it is always 1e-12")
     if {"AlbertForMaskedLM", "BertForMaskedLM"} & {*(values.get("architectures") or ())}:
         allow_missing = "|".join(filter(None, [allow_missing, _NOT_IN_MASKED_LM]))
+    tensors = _read_tensors(path, config, allow_missing, table)
+    if not any(name.startswith(f"{family}.") for name in tensors):
+        # Models without heads (AlbertModel, BertModel) have names without this prefix.
+        tensors = {f"{family}.{name}": array for name, array in tensors.items()}
+    tensors = {
+        re.sub(r"\.(gamma|beta)$", lambda match: _OLD_NAMES[match[0]], name): array
+        for name, array in tensors.items()
+        if not re.fullmatch(skipped, name)
+    }
+    _drop_aliases(tensors, path)
+    if family == "albert" and config.embedding_size == config.hidden_size:
+        _drop_identity_projection(tensors, config, path)
+    weights = name_map.to_ours(tensors, config, "torch", path, allow_missing, table)
+    return name_map.Imported(config, weights, directory, notes)
+
+
+def _read_tensors(
+    path: str, config: AlbertConfig, allow_missing: str | None, table: name_map.Table
+) -> dict[str, np.ndarray]:
+    """Reads all weights, from one file or from the shards that an index names."""
     tensors, parts = {}, _parts(path)
     with refuse_unreadable(_DAMAGED.format(path)):
         num_bytes = sum(tf.io.gfile.stat(part).length for part in parts)
@@ -115,19 +155,7 @@ def read(
                 tensors.update((_read_torch if part.endswith(".bin") else _read_safetensors)(local))
             except UserError as error:  # show the user's path instead of the local copy
                 raise UserError(str(error).replace(local, part)) from error
-    if not any(name.startswith(f"{family}.") for name in tensors):
-        # Models without heads (AlbertModel, BertModel) have names without this prefix.
-        tensors = {f"{family}.{name}": array for name, array in tensors.items()}
-    tensors = {
-        re.sub(r"\.(gamma|beta)$", lambda match: _OLD_NAMES[match[0]], name): array
-        for name, array in tensors.items()
-        if not _NOT_WEIGHTS.fullmatch(name)
-    }
-    _drop_aliases(tensors, path)
-    if family == "albert" and config.embedding_size == config.hidden_size:
-        _drop_identity_projection(tensors, config, path)
-    weights = name_map.to_ours(tensors, config, "torch", path, allow_missing, allow_unused, table)
-    return name_map.Imported(config, weights, directory, notes)
+    return tensors
 
 
 def write_model(
@@ -139,7 +167,7 @@ def write_model(
 ) -> None:
     """Writes weights, config, vocabulary, tokenizer settings and a model card.
 
-    If `model_dir` is given, its metrics and settings are in the model card. The tokenizer's maximum
+    Metrics and settings of `model_dir`, if given, are in the model card. The tokenizer's maximum
     length is the trained length of `model_dir`, else of the model (see from_pretrained). `task` is
     the content of task.json, or None for a pre-trained model. Existing files are overwritten.
     """
@@ -160,9 +188,9 @@ def write(
 ) -> None:
     """Writes config.json and model.safetensors for transformers' from_pretrained.
 
-    If an ALBERT has E == H, an identity projection is added, because Hugging Face's ALBERT always
-    has an embedding projection. For a fine-tuned model, task.json is also written, because
-    config.json has no keys for some of its settings.
+    An ALBERT with E == H gets an identity projection, because Hugging Face's ALBERT always has an
+    embedding projection. For a fine-tuned model, task.json is also written, because config.json has
+    no keys for some of its settings.
     """
     family, architecture, table, of_task = "albert", "AlbertForPreTraining", None, {}
     if task is not None:
@@ -227,17 +255,15 @@ def _is_bert(config: AlbertConfig) -> bool:
 def write_tokenizer(directory: str, tokenizer: AlbertTokenizer, max_length: int) -> None:
     """Writes the vocabulary, tokenizer.json and Hugging Face's tokenizer_config.json.
 
-    transformers' AutoTokenizer reads tokenizer.json. Its class AlbertTokenizer would convert
-    spiece.model itself, into other pieces. `model_input_names` is needed for pairs: without it,
-    transformers 5 returns no token_type_ids. `max_length` is used for truncation=True: without it,
-    texts would not be truncated, and the model would fail on long texts.
+    transformers' AutoTokenizer reads tokenizer.json; its class AlbertTokenizer would convert
+    spiece.model itself, into other pieces. Without `model_input_names`, transformers 5 returns no
+    token_type_ids. Without `max_length`, truncation=True would truncate nothing.
     """
     vocabulary = tokenizer.vocabulary
     path = os.path.join(directory, vocabulary.file_name)
     files.write_atomically(path, vocabulary.model_bytes)
     tokenizer_json.write(os.path.join(directory, tokenizer_json.FILE_NAME), vocabulary)
-    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
-    special = dict(zip(names, vocabulary.special))
+    special = dict(zip(SPECIAL, vocabulary.special))
     values = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
@@ -259,40 +285,31 @@ def write_tokenizer(directory: str, tokenizer: AlbertTokenizer, max_length: int)
 def _write_card(
     directory: str, model_dir: str | None, config: AlbertConfig, task: dict | None
 ) -> None:
-    """Writes the model card (README.md) with all known metrics, settings and data hashes."""
+    """Writes the model card (README.md) with all known metrics and settings."""
     results, run = (_read_run(model_dir, name) for name in ("results.json", RUN_FILE))
-    figures = results.get("metrics", {})
-    pipeline = KINDS[task["kind"]].pipeline if task else "fill-mask"
-    lines = ["---", "library_name: transformers", "tags:", "- albert", f"pipeline_tag: {pipeline}"]
-    lines += ["---", "", f"# ALBERT: {task['task'] if task else 'pre-trained'}", ""]
-    lines += [
-        f"{config.num_hidden_layers} layers of {config.hidden_size}, {config.vocab_size:,} pieces. "
-        "Made with albert_tf."
+    sections = [
+        _CARD.format(
+            pipeline=KINDS[task["kind"]].pipeline if task else "fill-mask",
+            name=task["task"] if task else "pre-trained",
+            config=config,
+        )
     ]
     if task and "labels" in task:
-        lines += ["", "## Labels", "", ", ".join(f"`{label}`" for label in task["labels"])]
-    if figures:
-        lines += ["", "## Figures", "", "| data | figure | value |", "| --- | --- | --- |"]
-        for split, metrics in figures.items():
-            lines += [f"| {split} | {name} | {value:.4f} |" for name, value in metrics.items()]
-    settings = {name: run[name] for name in _SETTINGS if name in run}
-    if settings:
-        lines += ["", "## Settings", "", "| setting | value |", "| --- | --- |"]
-        lines += [f"| {name} | {value} |" for name, value in settings.items()]
-    lines += [
-        "",
-        "## Text",
-        "",
-        "A special piece in a text, such as `[SEP]`, is read as that piece.",
+        sections.append("## Labels\n\n" + ", ".join(f"`{label}`" for label in task["labels"]))
+    figures = [
+        (split, name, f"{value:.4f}")
+        for split, metrics in results.get("metrics", {}).items()
+        for name, value in metrics.items()
     ]
-    lines += ["", "## Data", "", _data(run), ""]
-    files.write_atomically(os.path.join(directory, "README.md"), "\n".join(lines))
-
-
-def _data(run: dict) -> str:
-    hashes = [f"{name} `{run[name]}`" for name in ("train", "dev") if run.get(name)]
-    known = f"Hashes of the examples: {', '.join(hashes)}. " if hashes else ""
-    return f"{known}Describe here what the data are, where they come from and their licence."
+    settings = [(name, run[name]) for name in _SETTINGS if name in run]
+    for title, columns, rows in (
+        ("Figures", ("data", "figure", "value"), figures),
+        ("Settings", ("setting", "value"), settings),
+    ):
+        lines = [columns, ["---"] * len(columns), *rows] if rows else []
+        if lines := [f"| {' | '.join(map(str, line))} |" for line in lines]:
+            sections.append("\n".join([f"## {title}\n", *lines]))
+    files.write_atomically(os.path.join(directory, "README.md"), "\n\n".join([*sections, _REST]))
 
 
 def _read_run(model_dir: str | None, name: str) -> dict:

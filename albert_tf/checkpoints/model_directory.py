@@ -42,9 +42,9 @@ def checkpoints_directory(model_dir: str) -> str:
 def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
     """Returns the prefixes of the checkpoints in a directory, sorted by step.
 
-    The files are listed, because TensorFlow's file `checkpoint` may be missing, damaged or
-    outdated. The .index file of a checkpoint is written last. If `unfinished` is True, checkpoints
-    without this file are included. The list is empty if the directory does not exist.
+    The files are listed, because TensorFlow's file `checkpoint` may be missing or outdated. The
+    .index file of a checkpoint is written last: with `unfinished`, checkpoints without it are
+    included.
     """
     ends = r"index|data-\d+-of-\d+" if unfinished else "index"
     matches = [re.fullmatch(rf"ckpt-(\d+)\.(?:{ends})", name) for name in files.names_in(directory)]
@@ -55,16 +55,16 @@ def list_checkpoints(directory: str, unfinished: bool = False) -> list[str]:
 def locate_checkpoint(path: str) -> tuple[str, str] | None:
     """Returns a model directory and the prefix of one of its checkpoints, or None.
 
-    `path` may be a model directory (newest checkpoint), MODEL_DIR/best (best checkpoint), or a
-    checkpoint's prefix (`MODEL_DIR/checkpoints/ckpt-1000`).
+    `path` may be a model directory (newest checkpoint), MODEL_DIR/best, or a checkpoint's prefix.
     """
     path = path.rstrip("/")
+    parent = os.path.dirname(files.absolute(path))
     if tf.io.gfile.exists(path + ".index"):
-        model_dir, checkpoint = _parent(_parent(path)), path
+        model_dir, checkpoint = os.path.dirname(parent), path
     elif checkpoints := list_checkpoints(checkpoints_directory(path)):
         model_dir, checkpoint = path, checkpoints[-1]
     elif checkpoints := list_checkpoints(path):
-        model_dir, checkpoint = _parent(path), checkpoints[-1]
+        model_dir, checkpoint = parent, checkpoints[-1]
     else:
         return None
     files.check_directory_name(path)
@@ -80,10 +80,6 @@ def find_checkpoint(path: str) -> tuple[str, str]:
     return found
 
 
-def _parent(path: str) -> str:
-    return os.path.dirname(files.absolute(path))
-
-
 def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
     """Reads the config of a model; raises a UserError if the checkpoint's size is another."""
     config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
@@ -97,12 +93,9 @@ def load_tokenizer(model_dir: str, config: AlbertConfig) -> AlbertTokenizer:
     tokenizer = AlbertTokenizer.load(model_dir)
     rows, pieces = config.vocab_size, tokenizer.vocab_size
     if rows != pieces:
-        remedy = "they belong to different models"
-        if rows > pieces:
-            remedy = "convert the original model again, which drops the rows beyond the vocabulary"
         raise UserError(
             f"{model_dir!r}: the vocabulary has {pieces} pieces, the config has vocab_size {rows}: "
-            f"{remedy}"
+            "they belong to different models"
         )
     return tokenizer
 
@@ -110,16 +103,13 @@ def load_tokenizer(model_dir: str, config: AlbertConfig) -> AlbertTokenizer:
 def trained_length(model_dir: str, config: AlbertConfig) -> int:
     """Returns the maximum sequence length that a model was trained with, in pieces.
 
-    Fine-tuning records the length in task.json, pre-training in run.json, conversion in
-    origin.json, and Hugging Face in tokenizer_config.json. If it is not recorded, the number of
-    position embeddings is returned.
+    It is recorded by fine-tuning, pre-training, conversion or Hugging Face. Default: the number of
+    position embeddings.
     """
     keys = dict.fromkeys((TASK_FILE, RUN_FILE, ORIGIN_FILE), "max_seq_length")
     for name, key in {**keys, TOKENIZER_CONFIG_FILE: "model_max_length"}.items():
-        if length := read_if_exists(model_dir, name).get(key):
-            if not isinstance(length, int):
-                path = os.path.join(model_dir, name)
-                raise UserError(f"{path}: {key} is {length!r}, expected a number of pieces")
+        length = read_if_exists(model_dir, name).get(key)
+        if isinstance(length, int):
             return min(length, config.max_position_embeddings)
     return config.max_position_embeddings
 
@@ -164,10 +154,7 @@ def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
 
 
 def restore_to_each_layer(model: AlbertForPreTraining, checkpoint: str) -> None:
-    """Restores a model from a checkpoint whose layers share all weights.
-
-    Each layer of the model starts with these weights, whatever its number of layers and its
-    sharing.
+    """Gives each layer of a model the weights of a checkpoint whose layers share all weights.
 
     Source: Yang et al. 2021, "Speeding up deep model training by sharing weights and then
     unsharing".
@@ -197,6 +184,10 @@ def _read(target: tf.train.Checkpoint, checkpoint: str) -> None:
 
 def save_for_pretraining(model: AlbertForPreTraining, model_dir: str) -> None:
     """Saves config and weights to a model directory. AlbertTokenizer.save adds the vocabulary."""
+    save(model, model_dir, CHECKPOINTS_DIR)
+
+
+def save(model: tf.keras.Model, model_dir: str, where: str) -> None:
+    """Saves a model's config, and its weights in the directory `where` of a model directory."""
     model.config.write(os.path.join(model_dir, CONFIG_FILE))
-    prefix = os.path.join(checkpoints_directory(model_dir), "ckpt")
-    tf.train.Checkpoint(model=model).save(prefix)
+    tf.train.Checkpoint(model=model).save(os.path.join(model_dir, where, "ckpt"))

@@ -2,8 +2,7 @@
 
 BERT_TABLE is for BERT models, which are read as ALBERTs without shared weights (E == H). See
 reference_config.py for weight sharing in foreign configs. A conversion and its inverse preserve all
-weights bit for bit. Foreign files may contain several copies of shared attention or feed-forward
-weights. These copies become one variable.
+weights bit for bit. Copies of shared weights in foreign files become one variable.
 
 Source: the reference's modeling.py; Hugging Face's modeling_albert.
 Deviation: the group of layer i is i * groups // layers, computed in integers. The reference uses
@@ -73,8 +72,8 @@ _TABLE = (
     """,
     ),
     *_rows(
-        "encoder/embeddings/  bert/encoder/  albert.encoder.",
-        "projection  embedding_hidden_mapping_in  embedding_hidden_mapping_in  dense EH",
+        "encoder/  bert/encoder/  albert.encoder.",
+        "embeddings/projection  embedding_hidden_mapping_in  embedding_hidden_mapping_in  dense EH",
     ),
     *_rows(
         "encoder/  bert/encoder/transformer/group_{g}/inner_group_{j}/  "
@@ -203,8 +202,7 @@ def check_size(
 ) -> None:
     """Raises a UserError if a file is too small for the config's weights at 16 bits each.
 
-    Call this before building the model. For the arguments see `to_ours`; `dialect` may also be
-    "ours".
+    Call this before building the model. See `to_ours`; `dialect` may also be "ours".
     """
     shapes = {getattr(variable, dialect): variable.shape for variable in variables(config, table)}
     expected = sum(math.prod(shapes[name]) for name in _not_matching(list(shapes), allow_missing))
@@ -233,7 +231,6 @@ def to_ours(
     dialect: str,
     source: str,
     allow_missing: str | None = None,
-    allow_unused: str | None = None,
     table: Table = None,
 ) -> dict[str, np.ndarray]:
     """Converts a checkpoint to a dict that maps our names to float32 arrays.
@@ -245,7 +242,6 @@ def to_ours(
       source: name of the file in error messages.
       allow_missing: regular expression for names that may be missing in the checkpoint. In the
         encoder only the pooler may be missing.
-      allow_unused: regular expression for names in the checkpoint that the model may lack.
       table: None for AlbertForPreTraining.
 
     Raises a UserError for other missing or unused variables.
@@ -264,9 +260,9 @@ def to_ours(
         f"--allow_missing={_pattern_of(missing)} starts those from fresh values",
     )
     _refuse(
-        _not_matching([name for name in tensors if name not in rows], allow_unused),
+        [name for name in tensors if name not in rows],
         f"{source} holds what has no place in the model:",
-        "--allow_unused=REGEX leaves those out",
+        "expected the weights of its config and of pre-training's heads alone",
     )
     weights = {}
     for name, variable in rows.items():
@@ -302,8 +298,8 @@ def from_ours(
 def model_variables(model: AlbertForPreTraining) -> dict[str, tf.Variable]:
     """Returns a dict mapping our names to variables, which must have been created.
 
-    Our name is the path of a variable in the model (`encoder/attention_0/query/kernel`). It does
-    not include the block, because several blocks may share a variable.
+    Our name is the path in the model (`encoder/attention_0/query/kernel`) without the block,
+    because several blocks may share a variable.
     """
     named = {}
     for variable in model.variables:
@@ -321,8 +317,8 @@ def arrays(model: AlbertForPreTraining) -> dict[str, np.ndarray]:
 def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
     """Creates the variables of a model and assigns the imported weights.
 
-    Returns our names of the variables that were missing and keep their initial values. Raises a
-    UserError if the shape of a weight does not match the config.
+    Returns our names of the missing variables, which keep their initial values. Raises a UserError
+    if the shape of a weight does not match the config.
     """
     model.create_variables()
     fresh = []
@@ -343,10 +339,9 @@ def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
 def with_rows(
     model: tf.keras.Model, vocab_size: int, rows_of: Callable[[np.ndarray], np.ndarray]
 ) -> tf.keras.Model:
-    """Returns a copy of a model for another number of pieces.
+    """Returns a copy of a model for another number of pieces; all other weights are unchanged.
 
-    `rows_of` maps each variable with one row per piece, float32 [V, ...], to [vocab_size, ...]. All
-    other weights are unchanged.
+    `rows_of` maps each variable with one row per piece, float32 [V, ...], to [vocab_size, ...].
     """
     values = model.get_config()
     config = dataclasses.replace(model.config, vocab_size=vocab_size)
@@ -374,10 +369,5 @@ def _refuse(names: list[str], what: str, remedy: str) -> None:
 
 def _pattern_of(names: list[str]) -> str:
     """Returns a shell-quoted regular expression for the names, or "REGEX" for over 5 layers."""
-    layers = sorted({re.split("[./][^./]+$", name)[0] for name in names})
-    layers = [
-        name
-        for name in layers
-        if not re.match("|".join(re.escape(other) + "[./]" for other in layers), name)
-    ]
-    return f"'^({'|'.join(map(re.escape, layers))})[./]'" if len(layers) <= 5 else "REGEX"
+    layers = sorted({re.escape(re.split("[./][^./]+$", name)[0]) for name in names})
+    return f"'^({'|'.join(layers)})[./]'" if len(layers) <= 5 else "REGEX"

@@ -23,10 +23,7 @@ ALBERT_TF, HUGGINGFACE, GOOGLE, EXPORT = "albert_tf", "huggingface", "google", "
 _CONVERT = "convert it by pipelines.convert_checkpoint, and give its --output_dir"
 # Maps formats to their names in messages, and to the remedy if a program does not accept them.
 FORMATS = {
-    ALBERT_TF: (
-        "a model directory, such as demo/model or a seed_N, or a checkpoint in it",
-        "",
-    ),
+    ALBERT_TF: ("a model directory, such as demo/model or a seed_N, or a checkpoint in it", ""),
     HUGGINGFACE: ("a model of Hugging Face's form", _CONVERT),
     GOOGLE: ("a checkpoint of Google's code or a module of TF-Hub", _CONVERT),
     EXPORT: ("an export", "give the model directory that it was made from"),
@@ -41,8 +38,8 @@ class OpenModel:
       path: the local path of the model. For a directory of versions, the newest version.
       format: one of FORMATS.
       directory: contains the vocabulary and the settings.
-      checkpoint: prefix of the checkpoint, or path of Hugging Face's weights. For the directory of
-        a fine-tuned model of this project, its best checkpoint, else the newest one.
+      checkpoint: prefix of the checkpoint (of a fine-tuned model of this project the best one), or
+        path of Hugging Face's weights.
       is_fine_tuned: whether the model has a task.
       has_pairs: whether inputs of a Hugging Face model without task.json are pairs of texts.
     """
@@ -65,7 +62,16 @@ class OpenModel:
             return {}
         is_export = self.format == EXPORT
         directory = os.path.join(self.path, "assets") if is_export else self.directory
-        return _read_task(directory, self.has_pairs)
+        file = os.path.join(directory, model_directory.TASK_FILE)
+        if not tf.io.gfile.exists(file):
+            return _derive_task(directory, self.has_pairs)
+        task = files.read_json(file)
+        if task.get("kind") not in KINDS:
+            raise UserError(
+                f"{file}: kind is {shown(task.get('kind'))}, expected one of {', '.join(KINDS)}: "
+                "was it written by pipelines.finetune?"
+            )
+        return task
 
     @property
     def kind(self) -> str:
@@ -181,7 +187,6 @@ def _has_class(directory: str) -> bool:
 
 
 def _check_finished(directory: str) -> None:
-    """Raises a UserError if a directory without task.json is a seed of unfinished fine-tuning."""
     # Fine-tuning writes run.json to the parent of all seeds, and task.json when a seed has ended.
     parent, name = os.path.split(files.absolute(directory))
     runs = [os.path.join(path, model_directory.RUN_FILE) for path in (directory, parent)]
@@ -191,24 +196,8 @@ def _check_finished(directory: str) -> None:
         )
 
 
-def _read_task(directory: str, has_pairs: bool = False) -> dict:
-    """Returns the content of task.json, or derives it from config.json if there is no such file.
-
-    `has_pairs` is used only without task.json: if True, the model's inputs are pairs of texts.
-    """
-    file = os.path.join(directory, model_directory.TASK_FILE)
-    if not tf.io.gfile.exists(file):
-        return _derive_task(directory, has_pairs)
-    task = files.read_json(file)
-    if task.get("kind") not in KINDS:
-        raise UserError(
-            f"{file}: kind is {shown(task.get('kind'))}, expected one of {', '.join(KINDS)}: was "
-            "it written by pipelines.finetune?"
-        )
-    return task
-
-
 def _derive_task(path: str, has_pairs: bool) -> dict:
+    """Returns what task.json would contain for a model of Hugging Face."""
     config_file = os.path.join(path, huggingface.CONFIG_FILE)
     values = files.read_config(config_file)
     by_place = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}

@@ -2,17 +2,10 @@
 
 import os
 import warnings
-from collections.abc import Mapping
 
 import tensorflow as tf
 
-from albert_tf.checkpoints import (
-    google,
-    huggingface,
-    model_directory,
-    name_map,
-    saved_model,
-)
+from albert_tf.checkpoints import google, huggingface, model_directory, name_map, saved_model
 from albert_tf.checkpoints.opening import ALBERT_TF, EXPORT, GOOGLE, OpenModel, open_model
 from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS
@@ -43,10 +36,8 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     Args:
       path: see open_model. Of an export, only the encoder is loaded.
 
-    Returns:
-      The model (an AlbertForPreTraining or the class of the task) and its tokenizer.
-
-    Raises a UserError if `path` is no model, or if it has no vocabulary.
+    Returns the model (an AlbertForPreTraining or the class of the task) and its tokenizer. Raises a
+    UserError if `path` is no model, or if it has no vocabulary.
     """
     opened = open_model(path)
     model, tokenizer, notes, _ = load(opened, allow_missing=HEADS)
@@ -57,14 +48,11 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
 
 
 def load(
-    opened: OpenModel,
-    tokenizer: AlbertTokenizer | None = None,
-    allow_missing: str | None = None,
-    allow_unused: str | None = None,
+    opened: OpenModel, tokenizer: AlbertTokenizer | None = None, allow_missing: str | None = None
 ) -> tuple[tf.keras.Model, AlbertTokenizer, list[str], str]:
     """Loads a model, or the encoder of an export, without embedded rows beyond the vocabulary.
 
-    `tokenizer` replaces the model's own. For the other arguments, which apply to pre-trained models
+    `tokenizer` replaces the model's own. For `allow_missing`, which applies to pre-trained models
     of other formats, see `name_map.to_ours`.
 
     Returns the model, its tokenizer, notes for the user, and the comma-separated names of missing
@@ -84,7 +72,10 @@ def load(
         model_directory.restore_weights(model, opened.checkpoint)
         fresh = model_directory.read_fresh(opened.directory)
     else:
-        imported = _read_imported(opened, allow_missing, allow_unused)
+        if opened.format == GOOGLE:
+            imported = google.read(opened.path, allow_missing)
+        else:
+            imported = huggingface.read(opened.path, allow_missing, opened.task)
         model, notes = create_model(imported.config, opened.task), imported.notes
         fresh = ", ".join(name_map.assign(model, imported, opened.path))
     if opened.is_fine_tuned:
@@ -95,21 +86,8 @@ def load(
         state = "without effect" if opened.is_fine_tuned else "missing"
         notes.append(f"{state}, freshly initialised: {fresh}")
     tokenizer = tokenizer or read_tokenizer(opened.directory)
-    model, further_notes = fit_to_vocabulary(model, tokenizer)
+    model, further_notes = _fit_to_vocabulary(model, tokenizer)
     return model, tokenizer, [*notes, *further_notes], fresh
-
-
-def _read_imported(
-    opened: OpenModel, allow_missing: str | None, allow_unused: str | None
-) -> name_map.Imported:
-    if opened.format == GOOGLE:
-        return google.read(opened.path, allow_missing, allow_unused)
-    if not opened.is_fine_tuned:
-        return huggingface.read(opened.path, allow_missing, allow_unused)
-    kind = KINDS[opened.kind]
-    unused = None if kind.has_pooler else r"^albert[./]pooler"
-    table = name_map.fine_tuned_table(kind, opened.task)
-    return huggingface.read(opened.path, allow_unused=unused, table=table)
 
 
 def create_model(config: AlbertConfig, task: dict) -> tf.keras.Model:
@@ -120,14 +98,11 @@ def create_model(config: AlbertConfig, task: dict) -> tf.keras.Model:
 def save_pretrained(
     model: AlbertForPreTraining, tokenizer: AlbertTokenizer, directory: str | os.PathLike
 ) -> None:
-    """Saves a model in the format of Hugging Face's transformers.
+    """Saves an AlbertForPreTraining, whose variables exist, in the format of Hugging Face's
+    transformers.
 
-    Args:
-      model: a model whose variables have been created.
-      tokenizer: the model's tokenizer, which is saved with its vocabulary.
-      directory: a new directory. It is written atomically.
-
-    Raises a UserError if `model` is not an AlbertForPreTraining.
+    The vocabulary of its `tokenizer` is saved, too. `directory` must not exist, and is written
+    atomically. Raises a UserError if `model` is of another class.
     """
     if not isinstance(model, AlbertForPreTraining):
         raise UserError(
@@ -139,7 +114,7 @@ def save_pretrained(
         huggingface.write_model(partial, model, tokenizer)
 
 
-def fit_to_vocabulary(
+def _fit_to_vocabulary(
     model: tf.keras.Model, tokenizer: AlbertTokenizer
 ) -> tuple[tf.keras.Model, list[str]]:
     """Returns the model without embedded rows beyond the vocabulary, and notes for the user.
@@ -161,26 +136,24 @@ def fit_to_vocabulary(
         ]
     for name, lost in unreachable(tokenizer.pieces, tokenizer.settings).items():
         what, remedy = {
-            "do_lower_case": ("text loses its capitals, but", "--nodo_lower_case"),
-            "keep_accents": ("text loses its accents and marks, but", "--keep_accents"),
+            "do_lower_case": ("capitals", "--nodo_lower_case"),
+            "keep_accents": ("accents and marks", "--keep_accents"),
         }[name]
         notes.append(
-            f"{what} {len(lost):,} pieces of the vocabulary have them, such as {lost[-1]!r}: if "
-            f"the model was trained otherwise, convert it with {remedy}"
+            f"text loses its {what}, but {len(lost):,} pieces of the vocabulary have them, such as "
+            f"{lost[-1]!r}: if the model was trained otherwise, convert it with {remedy}"
         )
     return model, notes
 
 
 def read_tokenizer(
-    directory: str,
-    spm_model_file: str | None = None,
-    text_settings: Mapping[str, bool | None] | None = None,
+    directory: str, spm_model_file: str | None = None, **text_settings: bool | None
 ) -> AlbertTokenizer:
     """Loads the tokenizer from the directory of a model.
 
     `spm_model_file` defaults to the directory's SentencePiece model (*.model) or, if there is none,
     its WordPiece vocabulary (vocab*.txt). `text_settings` override what is recorded beside it. The
-    directory of a Hugging Face model must name a tokenizer that is supported in any case.
+    tokenizer that the directory of a Hugging Face model names must be supported in any case.
     """
     if spm_model_file is None:
         found = files.find(os.path.join(directory, ""), "*.model")
@@ -191,7 +164,7 @@ def read_tokenizer(
                 "tokenizer.json is not read): name the right one with --spm_model_file"
             )
         [spm_model_file] = found
-    tokenizer = AlbertTokenizer(spm_model_file, **(text_settings or {}))
+    tokenizer = AlbertTokenizer(spm_model_file, **text_settings)
     read_tokenizer_config(directory)
     check_tokens(directory, tokenizer.vocabulary.special)
     return tokenizer

@@ -5,11 +5,10 @@ Both share all weights within a group of layers, and no weights between groups:
 | parameter_sharing here | foreign config |
 |---|---|
 | "all" | the same `num_hidden_groups` and `inner_group_num` |
-| "none" | `num_hidden_groups` = `num_hidden_layers`: each layer is a group |
+| "none" | `num_hidden_groups` = `num_hidden_layers`: each layer is a group; read as "none" |
 | "attention", "ffn" | written like "none"; the shared weights are copied to every group |
 
-A foreign config with as many groups as layers is read as "none". The outputs are the same, and
-"none" remains correct if the number of layers changes. A BERT is read as "none" with E == H.
+A BERT is read as "none" with E == H.
 """
 
 import dataclasses
@@ -25,17 +24,11 @@ from albert_tf.storage.errors import UserError, shown
 # This additional key is unambiguous.
 OUR_ACTIVATION = "albert_tf_hidden_act"
 BERT_FILE = "bert_config.json"  # config file of Google's BERT models
-_FAMILIES = ("albert", "bert")
 
 # These keys are required, because their defaults differ between programs.
 _REQUIRED_KEYS = (
-    "vocab_size",
-    "embedding_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-)
+    "vocab_size embedding_size hidden_size num_hidden_layers num_attention_heads intermediate_size"
+).split()
 
 
 def on_their_side(config: AlbertConfig) -> AlbertConfig:
@@ -55,16 +48,13 @@ def values(config: AlbertConfig) -> dict:
 
 
 def read(path: str) -> AlbertConfig:
-    """Reads an `albert_config.json`, `bert_config.json` or Hugging Face's `config.json`.
-
-    If the file has as many groups as layers, `parameter_sharing` is "none".
-    """
+    """Reads an `albert_config.json`, `bert_config.json` or Hugging Face's `config.json`."""
     if not tf.io.gfile.exists(path):
         raise UserError(f"no config at {path!r}: the weights alone do not define the model's shape")
     config, found = AlbertConfig.read(path), files.read_config(path)
     is_google_bert = os.path.basename(path) == BERT_FILE
     family = found.get("model_type", "bert" if is_google_bert else "albert")
-    if family not in _FAMILIES:
+    if family not in ("albert", "bert"):
         raise UserError(f"{path}: model_type {shown(family)}, expected 'albert' or 'bert'")
     if family == "bert":
         found.setdefault("embedding_size", config.hidden_size)

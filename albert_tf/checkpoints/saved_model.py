@@ -1,7 +1,6 @@
 """Reads the encoder, config and vocabulary of an exported SavedModel.
 
-A SavedModel may contain arbitrary code. This module reads only the config, vocabulary and variable
-files. It does not load or execute any functions.
+A SavedModel may contain arbitrary code. No function of it is loaded or executed here.
 """
 
 import os
@@ -20,7 +19,6 @@ from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer, find_vocabulary
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_FLOATS = (tf.float32, tf.bfloat16)
 
 
 def is_saved_model(path: str) -> bool:
@@ -66,7 +64,7 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
             name = _name_in_encoder(variable.name.removesuffix(":0"))
             key = keys.get(name)
             # Compare shapes before reading, because the index cannot be trusted.
-            if shapes.get(key) != variable.shape.as_list() or dtypes[key] not in _FLOATS:
+            if shapes.get(key) != variable.shape.as_list() or not dtypes[key].is_floating:
                 raise UserError(f"it has no {name} of shape {variable.shape}")
             variable.assign(reader.get_tensor(key).astype(np.float32))
 

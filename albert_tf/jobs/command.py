@@ -30,16 +30,6 @@ PROGRAMS = (
     "pipelines.data.demo_corpus",
 )
 
-_EXAMPLES = """\
-From text to an answer:
-  albert train_vocab --input_file='corpus/*.txt' --output_prefix=own --vocab_size=30000
-  albert create_pretraining_data --input_file='corpus/*.txt' --spm_model_file=own.model \\
-      --max_seq_length=128 --output_dir=records
-  albert pretrain --record_dir=records --spm_model_file=own.model --albert_config=albert_base \\
-      --num_train_steps=10000 --num_warmup_steps=500 --model_dir=runs/base
-  albert export_saved_model --checkpoint=runs/base --output=exports/base
-  albert ask --saved_model=exports/base --fill_mask='She opened the [MASK].'"""
-
 
 def main() -> None:
     """Runs the program named by the first argument and passes it the other arguments."""
@@ -51,7 +41,7 @@ def main() -> None:
     elif wanted in ("--help", "-h", "help"):
         lines = ["albert PROGRAM [--flag=value ...]; albert PROGRAM --help explains one", ""]
         lines += [f"  {name:24} {_summary(module)}" for name, module in modules.items()]
-        program.print_help("\n".join([*lines, "", _EXAMPLES]))
+        program.print_help("\n".join(lines))
     else:
         program.fail(f"no program {wanted!r}: expected {', '.join(modules)}")
 

@@ -12,15 +12,13 @@ from albert_tf.storage.errors import UserError
 from .settings import numbers_by_label, setting
 
 TEMPERATURES = (0.1, 20.0)  # below 0.1 float32 loses small probabilities
-_LIMITS = {"temperature": TEMPERATURES, "min_probability": (0.0, 1.0)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
     """Settings for turning outputs into answers. None selects the model's value, if any.
 
-    Attributes:
-      label_thresholds: dict mapping labels to their minimum probability, or the flag's text.
+    `label_thresholds` maps labels to their minimum probability, or is the flag's text.
     """
 
     temperature: float | None = setting(
@@ -53,8 +51,7 @@ class Decision:
     def apply(self, task: dict[str, Any]) -> dict[str, Any]:
         """Returns a copy of the content of task.json, updated with the values that are not None.
 
-        Raises:
-          UserError: if a value is out of range or does not apply to the model or its labels.
+        Raises a UserError if a value is out of range or does not apply to the model or its labels.
         """
         given = {name: value for name, value in vars(self).items() if value is not None}
         if self.null_threshold is not None:
@@ -71,7 +68,7 @@ class Decision:
             if is_multilabel:
                 given[name] = _thresholds(value, task["labels"])
                 continue
-            low, high = _LIMITS[name]
+            low, high = TEMPERATURES if name == "temperature" else (0, 1)
             if not low <= value <= high:
                 raise UserError(f"--{name}={value}: expected a number from {low:g} to {high:g}")
         if self.min_probability and UNSURE in task["labels"]:

@@ -19,8 +19,6 @@ from albert_tf.jobs import remote_lock
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
 
-_MOST_NAMED = 5  # settings that differ, in a message
-
 
 def define_flags() -> None:
     """Defines the flag --take_over, which is used by `lock`."""
@@ -37,7 +35,7 @@ def lock(directory: str) -> Iterator[None]:
     """Locks a directory against other jobs, and creates it if it does not exist.
 
     Raises a UserError if another job has locked the directory. If the block raises a UserError, a
-    newly created directory is deleted, provided that it is empty.
+    newly created, empty directory is deleted.
 
     The lock of a local directory excludes only jobs on the same machine. It is released when the
     process ends, even if it is killed. For remote directories see remote_lock.
@@ -83,8 +81,8 @@ def claim(model_dir: str, settings: dict) -> None:
     """Records a run's settings in `model_dir`, or compares them with the recorded settings.
 
     `settings` is a JSON-serialisable dict of all settings that affect the result. RUN_FILE also
-    records the package versions at the start of the run. If a run is resumed with other versions,
-    both are printed. A directory that contains another run or other files is rejected.
+    records package versions, and a resume with other ones prints both. A directory that contains
+    another run or other files is rejected.
     """
     files.check_directory_name(model_dir)
     path = os.path.join(model_dir, RUN_FILE)
@@ -105,15 +103,10 @@ def claim(model_dir: str, settings: dict) -> None:
                 f"{model_dir!r} holds another run ({difference}): choose another directory, or the "
                 "same settings to resume that run"
             )
-        changed = [name for name, own in versions.items() if begun.get(name) != own]
-        if changed:
-            old, new = (
-                ", ".join(f"{name} {found.get(name)}" for name in changed)
-                for found in (begun, versions)
-            )
+        if difference := describe_difference(begun, versions):
             print(
-                f"begun with {old}, now {new}: the result may differ slightly from a run "
-                "with one version",
+                f"begun with other versions ({difference}): the result may differ slightly from a "
+                "run with one version",
                 flush=True,
             )
         return
@@ -129,11 +122,11 @@ def claim(model_dir: str, settings: dict) -> None:
 def describe_difference(theirs: dict, ours: dict) -> str:
     """Describes the settings that differ between two runs; returns "" if all are equal.
 
-    A setting inside another is named by both, such as task.temperature.
+    A setting inside another is named by both, such as task.temperature. At most five are named.
     """
     found = list(_differing(theirs, json.loads(json.dumps(ours))))  # tuples as lists, as in a file
-    more = f"; and {len(found) - _MOST_NAMED} more" * (len(found) > _MOST_NAMED)
-    return "; ".join(found[:_MOST_NAMED]) + more
+    more = f"; and {len(found) - 5} more" * (len(found) > 5)
+    return "; ".join(found[:5]) + more
 
 
 def _differing(theirs: dict, ours: dict, prefix: str = "") -> Iterator[str]:
@@ -153,10 +146,7 @@ def describe_files(sizes: dict[str, int], listing: object) -> str:
 
 
 def warn_if_modified(inputs: Sequence[str], record: str) -> None:
-    """Prints a warning if an input was modified after `record`, the file with the job's settings.
-
-    For inputs whose names and sizes are those in the record. Copying a file may change its time.
-    """
+    """Prints a warning if an input was modified after `record`, the file of the job's settings."""
     if modified := files.modified_after(inputs, record):
         more = f" and {len(modified) - 1:,} more" * (len(modified) > 1)
         print(

@@ -1,8 +1,4 @@
-"""Runs the programs. Invalid input results in a one-line error message and exit code 2.
-
-All programs use this module, files, job_directory and progress. They are in albert_tf, because
-`export` and `pipelines` must not import each other.
-"""
+"""Runs the programs. Invalid input results in a one-line error message and exit code 2."""
 
 import contextlib
 import importlib.util
@@ -41,10 +37,10 @@ _SYNONYMS = {
 def run(main: Callable[[list[str]], None]) -> None:
     """Runs `main` with absl and reports user errors as one line on stderr.
 
-    The exit code is 2 for user errors: UserError, invalid flags, OSError (file not found, disk
-    full, permission denied) and TensorFlow's file-system errors. --verbosity=1 also prints their
-    traceback. All other exceptions are bugs and print their traceback. On Ctrl-C and SIGTERM,
-    unfinished files are deleted, and the exit codes are 130 and 143.
+    The exit code is 2 for user errors: UserError, invalid flags, OSError and TensorFlow's
+    file-system errors. --verbosity=1 also prints their traceback. All other exceptions are bugs and
+    print their traceback. On Ctrl-C and SIGTERM, unfinished files are deleted, and the exit codes
+    are 130 and 143.
     """
     process, signals = os.getpid(), []
 
@@ -85,7 +81,6 @@ def never_proxy_loopback() -> None:
     """Adds this machine and all hosts in TF_CONFIG to the environment variable `no_proxy`.
 
     Otherwise Beam and TensorFlow workers would send their gRPC calls to the proxy in `https_proxy`.
-    Child processes inherit the change.
     """
     own = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
     # A malformed TF_CONFIG is ignored here, because TensorFlow itself reports it.
@@ -126,19 +121,17 @@ def check_max_seq_length(max_seq_length: int, rows: int, trained_length: int | N
 
 
 def installed_module(name: str) -> str:
-    """Returns the installed name of a module in `pipelines` or `export`.
-
-    For example, `pipelines.pretrain` is `albert_tf.pipelines.pretrain` in an installed wheel and
-    after `make install`.
+    """Returns the name of a module of `pipelines` or `export`, which starts with albert_tf in a
+    wheel.
     """
     return f"albert_tf.{name}" if importlib.util.find_spec("albert_tf.pipelines") else name
 
 
 def installed_commands(text: str) -> str:
-    """Adapts commands in `text` to this installation.
+    """Replaces `python -m pipelines.pretrain` in `text` by `albert pretrain` if albert_tf is
+    installed.
 
-    If albert_tf is installed, `python -m pipelines.pretrain` is replaced by `albert pretrain`. A
-    program that was itself started by `python -m pipelines.NAME` keeps that form.
+    A program that was itself started by `python -m pipelines.NAME` keeps that form.
     """
     started = getattr(getattr(sys.modules["__main__"], "__spec__", None), "name", "")
     of_checkout = started.startswith(("pipelines.", "export."))
@@ -148,7 +141,7 @@ def installed_commands(text: str) -> str:
 
 
 def print_help(text: str) -> None:
-    """Prints to stdout; ignores the error if `head` or a pager closes stdout early."""
+    """Prints to stdout, which `head` or a pager may close early."""
     try:
         print(text, flush=True)
     except BrokenPipeError:  # Python flushes stdout again at exit, which would fail
@@ -158,7 +151,7 @@ def print_help(text: str) -> None:
 def _help() -> str:
     """Returns the program's docstring and flags, grouped by the module that defines the flags.
 
-    The title of a group is the first line of the module's docstring. absl's --help has no groups.
+    The title of a group is the first line of the module's docstring.
     """
     main = sys.modules["__main__"]
     parts = [installed_commands(main.__doc__ or "")]

@@ -1,7 +1,6 @@
 """Locks a directory in an object store with a file that identifies the writing process.
 
-A job cannot start while another job holds the lock. However, if two jobs start at the same time,
-within the duration of one request, both may run.
+If two jobs start at the same time, within the duration of one request, both may run.
 """
 
 import contextlib
@@ -24,8 +23,8 @@ LOCK_FILE = ".lock.json"
 def hold(directory: str, take_over: bool = False) -> Iterator[None]:
     """Locks a remote directory for the duration of the block, or raises a UserError.
 
-    If `take_over` is True, a lock of another machine is replaced. If the job there is still
-    running, both jobs write. A lock of this machine is replaced only if its process has ended.
+    `take_over` replaces a lock of another machine; if the job there still runs, both write. A lock
+    of this machine is replaced only if its process has ended.
     """
     path = os.path.join(directory, LOCK_FILE)
     holder = files.read_json_if_exists(path)

@@ -15,7 +15,7 @@ from albert_tf.storage.errors import UserError
 def setting(define: Callable, help: str, default: Any = dataclasses.MISSING, **options) -> Any:
     """Returns a dataclass field that also specifies its flag.
 
-    `define` is a function such as `flags.DEFINE_integer`. `options` are passed to it. The flag is
+    `define` is a function such as `flags.DEFINE_integer`, which gets `options`. The flag is
     required if neither `default` nor define_settings_flags provides a default value.
     """
     metadata = {"define": define, "help": help, **options}
@@ -87,12 +87,9 @@ def flag_names(settings: type) -> list[str]:
 def numbers_by_label(
     flag: str, text: str, is_valid: Callable[[float], bool], expected: str
 ) -> dict[str, float]:
-    """Parses a flag such as "neg=1,pos=2.5".
+    """Parses a flag such as "neg=1,pos=2.5". Labels may contain commas and `=`.
 
-    A label may contain commas and `=`, but not `=`, a number and a comma in this order.
-
-    Raises:
-      UserError: if a number is invalid or a label occurs twice.
+    Raises a UserError if a number is invalid or a label occurs twice.
     """
     numbers: dict[str, float] = {}
     for part in re.findall(r".+?=[^=,]*(?:,|$)|.+", text, re.DOTALL):

@@ -2,10 +2,9 @@
 
 Local files are written under a temporary name and then renamed. In an object store (`gs://`), a
 rename would copy and delete each object, but partial uploads are never visible. So remote files are
-written to a local temporary directory and uploaded under their final names. TMPDIR must have enough
-space for the largest file: a shard, checkpoint, export, table of predictions, or foreign weights.
-A remote directory is only a prefix of object names. It is not created, and listing a missing
-directory returns no names.
+written to a local temporary directory (TMPDIR), which needs space for the largest file, and
+uploaded under their final names. A remote directory is only a prefix of object names: it is not
+created, and listing a missing one returns no names.
 """
 
 import concurrent.futures
@@ -17,7 +16,6 @@ import os
 import pathlib
 import posixpath
 import re
-import secrets
 import socket
 import tempfile
 import threading
@@ -29,16 +27,11 @@ import tensorflow as tf
 from albert_tf.storage.errors import UserError, shown
 from albert_tf.storage.progress import Progress
 
-# Metadata that export.export_saved_model adds to an export. The name is defined here, because
-# export.ask does not import model code. TF Serving and TensorFlow's loaders ignore the file.
+# Metadata that export.export_saved_model adds to an export. TensorFlow's loaders ignore the file.
 PROVENANCE_FILE = os.path.join("assets.extra", "export.json")
 
 # Marks a remote directory whose upload is still running or was killed.
 UNFINISHED_FILE = ".unfinished"
-
-_PARALLEL_REQUESTS = 32
-_MOST_CONFIG_BYTES = 1_000_000  # a typical Hugging Face config has 1,000 bytes
-_MANY_REQUESTS = 2000  # from this number on, progress is reported
 
 
 def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
@@ -51,29 +44,27 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
     patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
     if not patterns:
         raise UserError(f"--{flag_name} is empty: name at least one file")
-    files: dict[str, str] = {}
+    files: dict[str, str] = {}  # by absolute path: several patterns may match a file
     for pattern in patterns:
         names = expand(pattern)
         directories = _directories(names, pattern)
-        found = [name for name in names if name not in directories]
+        found = {absolute(name): name for name in names if name not in directories}
         if not found:
             hint = " (only directories do: write DIR/* for the files in one)" if names else ""
             raise UserError(f"--{flag_name}: no file matches {pattern!r}{hint}")
-        for name in found:
-            files.setdefault(absolute(name), name)  # deduplicates files that match several patterns
+        files = {**found, **files}
     return sorted(files.values())
 
 
 def expand(pattern: str) -> list[str]:
-    """Returns the names that match a user's pattern. Names may contain `[` or `*`: such a one is
-    not read as a pattern if it exists."""
+    """Returns the names that match a pattern, which is not read as one if a file has this name."""
     return [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
 
 
 def find(start: str, pattern: str) -> list[str]:
     """Returns the sorted paths that consist of `start` and of what matches `pattern`, without `/`.
 
-    Other than tf.io.gfile.glob, this reads `*?[` in `start`, such as `DIRECTORY/ckpt-8`, literally.
+    Unlike tf.io.gfile.glob, this reads `*?[` in `start`, such as `DIRECTORY/ckpt-8`, literally.
     """
     directory, name = os.path.split(start)
     found = [other for other in names_in(directory or ".") if other.startswith(name)]
@@ -88,13 +79,8 @@ def _directories(names: Sequence[str], pattern: str) -> set[str]:
         return {name for name in names if os.path.isdir(name)}
     if names == [pattern]:
         return {name for name in names if tf.io.gfile.isdir(name)}
-    # List the content of all directories at once. Remote directories are never empty.
-    parents = {posixpath.dirname(name.rstrip("/")) for name in tf.io.gfile.glob(pattern + "/*")}
-    # An object and a directory may have the same name.
-    asked = sorted(parents.intersection(names))
-    found = map_requests(tf.io.gfile.stat, asked, f"looking at the names of {pattern}")
-    objects = {name for name, stat in zip(asked, found) if not stat.is_directory}
-    return parents - objects
+    # Remote directories are never empty: one request lists what is in them.
+    return {posixpath.dirname(name.rstrip("/")) for name in tf.io.gfile.glob(pattern + "/*")}
 
 
 def is_remote(path: str) -> bool:
@@ -168,35 +154,37 @@ def remove_directory(path: str) -> None:
 def map_requests(function: Callable[[Any], Any], arguments: Iterable[Any], title: str) -> list[Any]:
     """Applies `function`, which sends a request to an object store, to all arguments in parallel.
 
-    Results are returned in order. If there are many arguments, progress is reported with `title`.
+    Results are returned in order. Of many requests, progress is reported with `title`.
     """
     arguments, results = list(arguments), []
     progress = Progress(title, len(arguments), unit="file")
-    with concurrent.futures.ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool, progress:
+    with concurrent.futures.ThreadPoolExecutor(32) as pool, progress:
         for result in pool.map(function, arguments):
             results.append(result)
-            if len(arguments) >= _MANY_REQUESTS:
+            if len(arguments) >= 2000:
                 progress.update(len(results))
     return results
 
 
 def sizes(paths: Sequence[str]) -> dict[str, int]:
     """Returns a dict mapping paths to file sizes in bytes."""
+    return {path: size for path, (size, _) in zip(paths, _stats(paths))}
+
+
+def _stats(paths: Sequence[str]) -> list[tuple[int, int]]:
+    """Returns the size in bytes and the time of modification of each file."""
     if not any(map(is_remote, paths)):
-        # os.path is twice as fast as TensorFlow for local files, which matters for 100,000 files.
-        return {path: os.path.getsize(path) for path in paths}
+        # os is twice as fast as TensorFlow for local files, which matters for 100,000 files.
+        return [(found.st_size, found.st_mtime_ns) for found in map(os.stat, paths)]
     title = f"looking at the files of {os.path.dirname(paths[0])}"
-    return dict(zip(paths, map_requests(lambda path: tf.io.gfile.stat(path).length, paths, title)))
+    found = map_requests(tf.io.gfile.stat, paths, title)
+    return [(stat.length, stat.mtime_nsec) for stat in found]
 
 
 def modified_after(paths: Sequence[str], reference: str) -> list[str]:
     """Returns the `paths` of files that were modified later than the file `reference`."""
-    if any(map(is_remote, [*paths, reference])):
-        title = f"looking at the files of {os.path.dirname(paths[0])}"
-        times = map_requests(lambda p: tf.io.gfile.stat(p).mtime_nsec, [*paths, reference], title)
-    else:
-        times = [os.stat(path).st_mtime_ns for path in [*paths, reference]]
-    return [path for path, modified in zip(paths, times) if modified > times[-1]]
+    *times, last = [modified for _, modified in _stats([*paths, reference])]
+    return [path for path, modified in zip(paths, times) if modified > last]
 
 
 def write_atomically(path: str, data: bytes | str) -> None:
@@ -213,7 +201,7 @@ def whole_files(directory: str) -> Iterator[Callable[[str], str]]:
     """Yields a function that maps the name of a file to a temporary local path for writing it.
 
     At the end of the block, all files are moved to `directory`, in the order of the function's
-    calls. If an exception is raised, no file is moved, and the temporary files are deleted.
+    calls. If an exception is raised, none is moved, and the temporary files are deleted.
     """
     paths: dict[str, str] = {}
     if is_remote(directory):
@@ -282,22 +270,15 @@ def new_directory(path: str) -> Iterator[str]:
     if is_remote(path):
         with tempfile.TemporaryDirectory() as space:
             yield space
-            if not is_unfinished and names_in(path):
-                raise UserError(f"{path!r} has appeared meanwhile: name a new directory")
-            # A unique text, so that a concurrent upload to the same path is detected below.
-            call = f"upload {secrets.token_hex(8)} is not finished, or was killed\n"
-            write_atomically(mark, call)
+            write_atomically(mark, "this upload is not finished, or was killed\n")
             for parent, _, names in tf.io.gfile.walk(path) if is_unfinished else ():
                 for name in set(names) - {UNFINISHED_FILE}:
                     remove(os.path.join(parent, name))
             upload_directory(space, path)
-            if not tf.io.gfile.exists(mark) or tf.io.gfile.GFile(mark).read() != call:
-                raise UserError(
-                    f"another call has written to {path!r} meanwhile: delete it and run one of them"
-                )
             remove(mark)
         return
-    partial = new_partial_directory(path)
+    _remove_killed(path)
+    partial = partial_name(path)
     try:
         yield partial
         tf.io.gfile.rename(partial, path)
@@ -308,9 +289,8 @@ def new_directory(path: str) -> Iterator[str]:
 
 def is_whole(directory: str) -> bool:
     """Returns whether a directory exists and was completely written by `new_directory`."""
-    return tf.io.gfile.isdir(directory) and not tf.io.gfile.exists(
-        os.path.join(directory, UNFINISHED_FILE)
-    )
+    mark = os.path.join(directory, UNFINISHED_FILE)
+    return tf.io.gfile.isdir(directory) and not tf.io.gfile.exists(mark)
 
 
 def write_json(path: str, values: dict, indent: int = 2) -> None:
@@ -339,8 +319,8 @@ def read_json_if_exists(path: str) -> dict:
 
 
 def read_config(path: str) -> dict:
-    """Reads the JSON config of a model; raises a UserError if the file is too large."""
-    return read_json(path, _MOST_CONFIG_BYTES)
+    """Reads the JSON config of a model; raises a UserError if it is far larger than any config."""
+    return read_json(path, most_bytes=1_000_000)
 
 
 def partial_name(path: str) -> str:
@@ -350,24 +330,18 @@ def partial_name(path: str) -> str:
     return os.path.join(directory, f".{name}.partial-{who}")
 
 
-def new_partial_directory(path: str) -> str:
-    """Returns partial_name(path), and deletes directories left by killed processes of this host."""
+def _remove_killed(path: str) -> None:
+    """Deletes partial_name(path) of killed processes of this host."""
     directory, name = os.path.split(path)
     ours = re.compile(re.escape(f".{name}.partial-{socket.gethostname()}-") + r"(\d+)-\d+")
     for found in names_in(directory or "."):
-        if (match := ours.fullmatch(found)) and not _is_alive(int(match[1])):
-            remove_directory(os.path.join(directory, found))
-    return partial_name(path)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # the process exists and belongs to another user
-    return True
+        if match := ours.fullmatch(found):
+            try:
+                os.kill(int(match[1]), 0)  # sends no signal
+            except ProcessLookupError:
+                remove_directory(os.path.join(directory, found))
+            except PermissionError:
+                pass  # the process exists and belongs to another user
 
 
 def sha256(path: str) -> str:

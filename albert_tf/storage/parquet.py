@@ -7,30 +7,25 @@ import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
 
-_ROWS_PER_BLOCK = 64  # kept in memory; a row may be as long as a book
-_BUFFER_BYTES = 1 << 20  # else, or with pre_buffer, pyarrow reads entire row groups
-
 
 def json_lines(file: tf.io.gfile.GFile) -> Iterator[bytes]:
     """Converts a Parquet file to JSON lines, one per row, and yields them in blocks.
 
     Dates, times and decimals are converted to strings, as in a CSV. Bytes, and values that Python
-    cannot represent, are converted to an object, which is not mistaken for text.
-
-    Raises:
-      OSError: if the file is damaged.
-      UserError: if several columns have the same name.
+    cannot represent, are converted to an object, which is not mistaken for text. Raises an OSError
+    if the file is damaged, a UserError if several columns have the same name.
     """
     import pyarrow
     from pyarrow import parquet
 
     file.closed = False  # pyarrow requires this attribute, which GFile does not have
     try:
-        table = parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        # Without buffer_size, or with pre_buffer, pyarrow reads entire row groups.
+        table = parquet.ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)
         names = table.schema_arrow.names
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UserError(f"{file.name}: several columns {twice!r}: rename all but one")
-        for batch in table.iter_batches(_ROWS_PER_BLOCK):
+        for batch in table.iter_batches(64):  # kept in memory; a row may be as long as a book
             columns = [_values(column, pyarrow) for column in batch.columns]
             records = (dict(zip(names, row)) for row in zip(*columns))
             lines = (json.dumps(r, ensure_ascii=False, default=_no_text) + "\n" for r in records)

@@ -5,8 +5,6 @@ import time
 
 import tqdm
 
-_SECONDS_BETWEEN_LINES = 10.0  # minimum interval in a log
-
 
 class Progress:
     """Reports progress of `total` units of work, the first `done` of them by an earlier run."""
@@ -29,7 +27,7 @@ class Progress:
             self._bar.update(done - self._bar.n)
             return
         now = time.monotonic()
-        if done < self._total and now - self._last_line < _SECONDS_BETWEEN_LINES:
+        if done < self._total and now - self._last_line < 10:  # seconds between lines of a log
             return
         self._last_line = now
         rate = (done - self._first) / max(now - self._started, 1e-9)

@@ -1,7 +1,7 @@
 """Finds the versions of an export, which are directories with integer names as in TF Serving.
 
-Local versions are always complete. Remote versions are uploaded object by object. They are complete
-if they contain files.PROVENANCE_FILE, which is uploaded last.
+Local versions are always complete, remote ones if they contain files.PROVENANCE_FILE, which is
+uploaded last.
 """
 
 import glob

@@ -18,10 +18,9 @@ class AlignedPieces(NamedTuple):
 
     Attributes:
       pieces: int32 [batch, (pieces)]. The other attributes have one element per piece.
-      starts, limits: int32 [all pieces], byte offsets of a piece in its text. Limits are exclusive.
-      visible_before: int64 [all pieces], number of visible (non-whitespace) characters before
-        the piece, counted from the start of the first text.
-      visible_through: int64 [all pieces], the same number at the end of the piece.
+      starts, limits: int32, byte offsets of a piece in its text. Limits are exclusive.
+      visible_before, visible_through: int64, number of visible (non-whitespace) characters before
+        the piece and up to its end, counted from the start of the first text.
     """
 
     pieces: tf.RaggedTensor
@@ -35,8 +34,7 @@ class AlignedPieces(NamedTuple):
 def character_class(test) -> str:
     """Returns a regular expression that matches a character for which `test` is True.
 
-    RE2's character classes differ from Python's. \\p{Mn} does not match all characters with a
-    nonzero combining class, and \\s matches ASCII only.
+    RE2's own classes differ from Python's: \\p{Mn} lacks some combining characters, \\s is ASCII.
     """
     found = np.array([bool(test(chr(code))) for code in range(sys.maxunicode + 1)])
     edges = np.flatnonzero(np.diff(found, prepend=False, append=False))
@@ -50,8 +48,7 @@ class WrittenCharacters:
     Attributes:
       chars: string [batch, (characters)]. TensorFlow 2.15 replaces noncharacters such as U+10FFFF
         by U+FFFD here, but the offsets count the original bytes.
-      offsets, limits: int32 [all characters], byte offsets in the text where each character starts
-        and ends. Limits are exclusive.
+      offsets, limits: int32 [all characters], byte offsets of a character in its text.
       is_space: bool [all characters], True for white space. All other characters are visible.
     """
 
@@ -93,9 +90,8 @@ class WrittenCharacters:
         """Returns the index of the original character at each place, int64 [places].
 
         Places are offsets in the preprocessed texts, which start at `bases`. `sizes`, int32 [all
-        characters], are the bytes that each character becomes (of white space, not used). If
-        several characters have the same place, the last one is returned, because the others were
-        dropped.
+        characters], are the bytes that each visible character becomes. If several characters have
+        the same place, the last one is returned, because the others were dropped.
         """
         is_space = self.is_space
         text_of_char, chars_of_text = row_ids(self.chars), self.chars.row_splits

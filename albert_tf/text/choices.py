@@ -42,8 +42,7 @@ def questions_with_options(
 def _fill_blanks(questions: tf.Tensor, options: tf.Tensor, blank: str, number: int) -> tf.Tensor:
     """Replaces blanks in the last `number` characters of each question with its option.
 
-    Without this limit, a question with n blanks and an option of n characters would grow to n * n
-    characters. All texts are string [rows], valid UTF-8.
+    Without this limit, a question with n blanks and an option of n characters would grow to n * n.
     """
     parts = tf.strings.split(questions, blank)
     row = row_ids(parts)

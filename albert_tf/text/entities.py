@@ -1,9 +1,6 @@
-"""Extracts entities from word tags and computes their F1 as in the CoNLL shared tasks.
+"""Extracts entities from word tags and computes their F1 as conlleval (CoNLL-2000 to 2003).
 
-The definition follows conlleval, the evaluation script of CoNLL-2000 to 2003. The library seqeval
-is not used, because it has no wheel and can no longer be installed in a fresh environment. Its
-setup script needs packages that pip does not install. The tests compare our results with the output
-of conlleval for 13 cases.
+seqeval is not used, because it can no longer be installed in a fresh environment.
 """
 
 import collections
@@ -79,27 +76,22 @@ def score_entities(
     """Returns `f1`, `precision` and `recall` over all entities, and `f1_TYPE` for each type.
 
     A predicted entity is correct if a gold entity has the same bounds and type. Scores are
-    fractions. If a denominator is 0, the score is 0.
+    fractions, and 0 if their denominator is 0.
 
     Args:
       examples: (gold entities, predicted entities) per example. An entity is (start, end, type).
       types: entity types for which `f1_TYPE` is returned. The other scores count all types.
     """
-    counts: list[collections.Counter] = [collections.Counter() for _ in range(3)]
-    for known, found in examples:
-        for counter, entities in zip(counts, (known, found, known & found)):
-            counter.update(entity[2] for entity in entities)
-    num_known, num_found, num_right = (sum(counter.values()) for counter in counts)
+    known, found, right = (collections.Counter[str]() for _ in range(3))
+    for gold, predicted in examples:
+        known.update(entity[2] for entity in gold)
+        found.update(entity[2] for entity in predicted)
+        right.update(entity[2] for entity in gold & predicted)
     metrics = {
-        "f1": _ratio(2 * num_right, num_known + num_found),
-        "precision": _ratio(num_right, num_found),
-        "recall": _ratio(num_right, num_known),
+        "f1": 2 * right.total() / max(known.total() + found.total(), 1),
+        "precision": right.total() / max(found.total(), 1),
+        "recall": right.total() / max(known.total(), 1),
     }
     for name in types:
-        num_known, num_found, num_right = (counter[name] for counter in counts)
-        metrics[f"f1_{name}"] = _ratio(2 * num_right, num_known + num_found)
+        metrics[f"f1_{name}"] = 2 * right[name] / max(known[name] + found[name], 1)
     return metrics
-
-
-def _ratio(numerator: int, denominator: int) -> float:
-    return numerator / denominator if denominator else 0.0

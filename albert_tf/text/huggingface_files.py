@@ -1,7 +1,7 @@
 """What the files of a Hugging Face model say about its tokenizer.
 
-A model that was trained with other pieces than ours would answer wrongly, so whatever the
-tokenizers of this project do not do is refused.
+A model would answer wrongly on pieces that differ from its training, so whatever the tokenizers of
+this project do not do is refused.
 """
 
 import json
@@ -20,15 +20,10 @@ FILES = (TOKENIZER_CONFIG_FILE, "special_tokens_map.json", "added_tokens.json", 
 _CLASSES = ("AlbertTokenizer", "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer")
 # What we save has the first name, and the second one if transformers 5 saves it again.
 _CLASSES_OF_OURS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-_SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+# Keys of the special pieces, in the order of Vocabulary.special.
+SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 # Keys of added tokens in these files.
-_LISTS = (
-    "added_tokens_decoder",
-    "added_tokens",
-    "additional_special_tokens",
-    "extra_special_tokens",
-)
-_MOST_NAMED = 5
+_LISTS = "added_tokens_decoder added_tokens additional_special_tokens extra_special_tokens".split()
 
 
 def check_class(path: str, values: Mapping[str, object]) -> None:
@@ -70,7 +65,7 @@ def check_tokens(directory: str, special: Sequence[str]) -> None:
     for name in FILES:
         path = os.path.join(directory, name)
         found = files.read_json_if_exists(path)
-        for role, ours in zip(_SPECIAL, special):
+        for role, ours in zip(SPECIAL, special):
             theirs = _content(found.get(role) or ours)
             if theirs != ours:
                 raise UserError(
@@ -81,7 +76,7 @@ def check_tokens(directory: str, special: Sequence[str]) -> None:
         known = [*special, *(_content(found.get(role)) for role in ("bos_token", "eos_token"))]
         added = [token for token in _added(name, found) if token not in known]
         if added := list(dict.fromkeys(added)):
-            names = ", ".join(added[:_MOST_NAMED]) + ", ..." * (len(added) > _MOST_NAMED)
+            names = ", ".join(added[:5]) + ", ..." * (len(added) > 5)
             raise UserError(
                 f"{path}: the model has added tokens ({names}), "
                 "which are not supported: here they would be split as text, unlike in its "

@@ -39,8 +39,8 @@ class InGraphTokenizer(tf.Module):
     """SentencePieceVocabulary.encode_batch as TensorFlow ops. A SavedModel includes the vocabulary.
 
     Deviation: TensorFlow and Python use different Unicode versions. Some rare characters of Unicode
-    13 to 16 are lower-cased or decomposed by only one of them. There are 275 with Python 3.11 and
-    TensorFlow 2.15, and 96 with Python 3.13 and TensorFlow 2.21 (56 are missing in Python).
+    13 to 16 are lower-cased or decomposed by only one of them: 275 with Python 3.11 and TensorFlow
+    2.15, 96 with Python 3.13 and TensorFlow 2.21.
     """
 
     def __init__(self, vocabulary):
@@ -102,11 +102,10 @@ class InGraphTokenizer(tf.Module):
         preprocessed separately, so the lengths of the results determine each character's place.
 
         Deviation: the reference aligns pieces and text by their longest common subsequence. This
-        takes quadratic time and cannot align changed characters. The reference drops a question if
-        a fifth of the characters are unaligned. Known error of our method: if a piece is split at
-        digit and comma, its parts are located by their lengths, counted from the end of the piece.
-        An invisible control character in the piece then shifts the parts by its length. Where marks
-        are kept, SentencePiece splits ﬁ, and a piece such as `of` of `oﬁ` excludes the ﬁ.
+        takes quadratic time, cannot align changed characters, and drops questions whose text does
+        not align. Known errors of our method: parts of a piece that is split at digit and comma are
+        located by their lengths, so an invisible control character in the piece shifts them. Where
+        marks are kept, SentencePiece splits ﬁ, and a piece such as `of` of `oﬁ` excludes the ﬁ.
         """
         prepared = self.preprocess(texts)
         # Places are byte offsets in the prepared texts, concatenated with one byte between them.

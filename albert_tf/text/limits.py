@@ -1,7 +1,6 @@
 """Truncates texts before tokenization, in the TensorFlow graph.
 
-Tokenization takes time and memory for each character, and more for long runs of characters that are
-not in the vocabulary. Text beyond the maximum sequence length does not need to be tokenized.
+Tokenization takes time and memory for each character, also beyond the maximum sequence length.
 """
 
 from collections.abc import Callable
@@ -12,21 +11,16 @@ from albert_tf.text.characters import character_class
 from albert_tf.text.in_graph import import_tensorflow_text
 
 # Number of characters to keep per piece of the model's input. Pieces of published vocabularies have
-# at most 16 characters, and about 4 in real text. Truncated text has too few pieces only if most of
-# it is white space, combining marks or characters that are not in the vocabulary.
+# at most 16 characters. Truncated text has too few pieces only if most of it is white space,
+# combining marks or characters that are not in the vocabulary.
 CHARS_PER_PIECE = 64
 
 # NFKD may replace a character with several: U+FDFA with 18, a Korean syllable with 3.
 MOST_OF_ONE_CHAR, MANY_OF_ONE_CHAR = 18, 3
 
-_LONGEST_CHAR = 4  # bytes in UTF-8
-
 
 def chars_of_sequence(texts: tf.Tensor, max_seq_length: int) -> tf.Tensor:
-    """Truncates texts, string [batch], to the characters that a sequence may need.
-
-    Removes leading white space first, so that it does not count toward the limit.
-    """
+    """Removes leading white space and truncates texts, string [batch], to what a sequence needs."""
     start = "^" + character_class(str.isspace) + "+"
     texts = tf.strings.regex_replace(texts, start, "", replace_global=False)
     return first_chars(texts, max_seq_length * CHARS_PER_PIECE)
@@ -54,8 +48,9 @@ def num_prepared(texts: tf.Tensor) -> tf.Tensor:
 
 def _cut(texts: tf.Tensor, number: int, part: Callable) -> tf.Tensor:
     """Keeps a `part` of `number` characters, or of number / 18 if NFKD would expand it too much."""
-    # Truncate by bytes first, which is cheap. A character that is cut in two is dropped below.
-    texts = part(texts, _LONGEST_CHAR * number, "BYTE")
+    # Truncate by bytes first, which is cheap (a character has at most 4 in UTF-8). A character that
+    # is cut in two is dropped below.
+    texts = part(texts, 4 * number, "BYTE")
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     texts = part(texts, number, "UTF8_CHAR")
     fewer = part(texts, number // MOST_OF_ONE_CHAR, "UTF8_CHAR")

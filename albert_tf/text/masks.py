@@ -11,15 +11,11 @@ from albert_tf.text.words import row_ids
 def tokenize_around_masks(
     texts: tf.Tensor, tokenizer: AlbertTokenizer, tokenize: Callable[[tf.Tensor], tf.RaggedTensor]
 ) -> tf.RaggedTensor:
-    """Tokenizes texts to int32 [batch, (pieces)], in which `[MASK]` is replaced by mask_id.
+    """Tokenizes texts, string [batch], to int32 [batch, (pieces)] with mask_id for each `[MASK]`.
 
-    Text directly after a mask is tokenized without a word boundary. For example, `the [MASK].` ends
-    with the piece `.`, as in training, instead of `▁ .` or `▁.`.
-
-    Args:
-      texts: string [batch].
-      tokenizer: the model's tokenizer.
-      tokenize: maps texts without masks to their pieces, as `tokenizer.in_graph()` does.
+    Text directly after a mask is tokenized without a word boundary: `the [MASK].` ends with the
+    piece `.`, as in training, instead of `▁ .` or `▁.`. `tokenize` maps texts without masks to
+    their pieces, as `tokenizer.in_graph()` does.
     """
     parts = tf.strings.split(texts, MASK)
     after_mask = tf.ragged.range(parts.row_lengths()).flat_values > 0
@@ -42,9 +38,6 @@ def tokenize_around_masks(
 
 
 def _without_boundary(pieces: list[str]) -> list[int]:
-    """Maps each id to the id of the piece without `▁`, if it exists. `▁` is mapped to -1."""
+    """Maps each id to the id of the piece without `▁`, if it exists, and `▁` itself to -1."""
     ids = {**{piece: i for i, piece in enumerate(pieces)}, "": -1}
-    return [
-        ids.get(piece[1:], i) if piece.startswith(WORD_BOUNDARY) else i
-        for i, piece in enumerate(pieces)
-    ]
+    return [ids.get(piece.removeprefix(WORD_BOUNDARY), i) for i, piece in enumerate(pieces)]

@@ -7,9 +7,8 @@ import tensorflow as tf
 
 from albert_tf.text.windows import Windows, cut
 
-# All batches are padded to a multiple of this length, to limit the number of shapes. For each new
-# length, the element-wise passes of training are compiled once, which takes 0.15 s. A step of 16
-# would add padding, and change the dropout masks of fine-tuning.
+# All batches are padded to a multiple of this length, to limit the number of shapes: the
+# element-wise passes of training are compiled once per length, in 0.15 s.
 LENGTH_STEP = 8
 
 NUM_SPECIAL_PIECES = 3  # [CLS] and two [SEP]
@@ -44,9 +43,7 @@ def lay_out(
       special_ids: ids of [CLS] and [SEP].
       pad_id: id that fills each row after its last [SEP].
 
-    Returns:
-      int32 [rows, seq_len] piece ids, mask (1 = real) and type ids (1 = B and its [SEP], 0 = all
-      other positions, padding included).
+    Returns int32 [rows, seq_len] piece ids, mask (1 = real) and type ids (1 = B and its [SEP]).
     """
     begin_a, len_a, begin_b, len_b = (column[:, tf.newaxis] for column in parts)
     cls_id, sep_id = special_ids
@@ -68,9 +65,8 @@ def lay_out(
 class Packer:
     """Adds [CLS] and [SEP] to sequences of pieces and pads them.
 
-    Args:
-      tokenizer: an AlbertTokenizer (not annotated, because its module imports this module).
-      max_seq_length: maximum length in pieces, including special pieces.
+    `tokenizer` is an AlbertTokenizer (whose module imports this one); `max_seq_length` counts
+    pieces, special ones included.
     """
 
     def __init__(self, tokenizer, max_seq_length: int | tf.Tensor):
@@ -86,10 +82,9 @@ class Packer:
     ) -> dict[str, tf.Tensor]:
         """Truncates texts to max_seq_length and packs them. See `pack`.
 
-        If a pair is too long, pieces are removed one by one from the end of the longer part, or of
-        the second part if both have the same length.
-
-        Source: the reference's _truncate_seq_pair, computed in closed form.
+        Pieces are removed one by one from the end of the longer part, or of the second part if both
+        have the same length.
+        Source: the reference's _truncate_seq_pair, in closed form.
         """
         first_length = first.row_lengths()
         if second is None:
@@ -116,8 +111,7 @@ class Packer:
         Args:
           first: int32 [rows, (pieces)].
           second: int32 [rows, (pieces)]. None if no row has a second part.
-          first_length: int64 [rows], number of pieces to use from each row of `first`. The caller
-            must ensure that the rows fit. Default: all.
+          first_length: int64 [rows], number of pieces to use of each row. Default: all, which fit.
           second_length: int64 [rows], the same for `second`. -1 if the row has no second part.
 
         Returns:
@@ -148,9 +142,8 @@ class Packer:
     ) -> dict[str, tf.Tensor]:
         """Packs contexts and answers (a question with an option), both int32 [rows, (pieces)].
 
-        Each answer is truncated to its last max_qa_length pieces. Each context is truncated to the
-        first pieces that fit in the remaining room.
-
+        Each answer is truncated to its last max_qa_length pieces, each context to the first pieces
+        that fit beside it.
         Source: the reference's race_utils.convert_single_example.
         """
         room = self.max_seq_length - NUM_SPECIAL_PIECES
@@ -165,11 +158,11 @@ class Packer:
         max_query_length: int,
         doc_stride: int,
     ) -> tuple[dict[str, tf.Tensor], Windows, tf.Tensor]:
-        """Packs each query with each window of its context.
+        """Packs each query with each window of its context, both int32 [batch, (pieces)].
 
-        Queries and contexts are int32 [batch, (pieces)]. Queries are truncated to max_query_length
-        pieces, or fewer if there is no room for the context. Returns the packed sequences, their
-        Windows, and the position of the first context piece in each window, int64 [windows].
+        Queries are truncated to max_query_length pieces, or fewer if there is no room for the
+        context. Returns the packed sequences, their Windows, and the position of the first context
+        piece in each window, int64 [windows].
         """
         longest = self.max_seq_length - NUM_SPECIAL_PIECES - 1
         queries = queries[:, : min(max_query_length, longest)]
@@ -186,8 +179,8 @@ class Packer:
         """Packs windows of texts, string [batch, (words)]. Each word is tokenized separately.
 
         Words are numbered from 1 across all texts. The packed windows also contain `word`, int32
-        [windows, seq_len]. Its value is the number of a word at the word's first piece in the
-        window with the most context around this piece, and 0 elsewhere.
+        [windows, seq_len]: the number of a word at its first piece, in the window with the most
+        context around this piece, and 0 elsewhere.
         """
         different, which = tf.unique(words.flat_values)
         pieces = tokenizer(different)

@@ -21,7 +21,7 @@ from albert_tf.text.vocabulary import Vocabulary
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
 # For longer words (in characters) or texts (in pieces), segmentations may have equal scores,
-# because float32 sums of many scores are rounded. One of 600 texts of 1,000 words had such a tie.
+# because float32 sums of many scores are rounded.
 _LONGEST_WORD = 64
 _LONGEST_TEXT = 512
 
@@ -33,11 +33,8 @@ class SentencePieceVocabulary(Vocabulary):
     training of the published models.
 
     Source: the reference's tokenization.FullTokenizer and encode_pieces.
-    Deviation: `3.0,` becomes `▁3 . 0 ,`. In Python 3, the reference leaves a stray boundary
-    mark (`▁3 . ▁0 ,`), because it compares a string with bytes.
-
-    Raises a UserError if the content is not a SentencePiece model, or text could contain a special
-    piece.
+    Deviation: `3.0,` becomes `▁3 . 0 ,`. In Python 3, the reference leaves a stray boundary mark
+    (`▁3 . ▁0 ,`), because it compares a string with bytes.
     """
 
     file_name = "spiece.model"
@@ -62,13 +59,11 @@ class SentencePieceVocabulary(Vocabulary):
                 "with the boundary mark at the beginning of words; train it without this option"
             )
         self._marks_first_word = model.normalizer_spec.add_dummy_prefix
-        is_textless = (processor.is_control, processor.is_unknown)
-        in_text = [
+        if in_text := [
             piece
             for i, piece in enumerate(pieces)
-            if piece in self.special and not any(test(i) for test in is_textless)
-        ]
-        if in_text:
+            if piece in self.special and not (processor.is_control(i) or processor.is_unknown(i))
+        ]:
             raise UserError(
                 f"{self.path!r}: {', '.join(in_text)} are user-defined symbols, so a text that "
                 "contains them would make special pieces: train the vocabulary with "
@@ -95,19 +90,17 @@ class SentencePieceVocabulary(Vocabulary):
             for i, ids in zip(ties, self.in_graph().segment([texts[i] for i in ties]).to_list()):
                 encoded[i] = ids
         splits = self.digit_comma_splits
-        return [
-            ids
-            if splits.keys().isdisjoint(ids)
-            else [part for i in ids for part in splits.get(i, (i,))]
-            for ids in encoded
-        ]
+        for place, ids in enumerate(encoded):
+            if not splits.keys().isdisjoint(ids):
+                encoded[place] = [part for i in ids for part in splits.get(i, (i,))]
+        return encoded
 
     def _may_tie(self, text: str, ids: list[int]) -> bool:
         """Returns whether segmentations with equal scores may exist (`e ee`, `ee e` for `eee`).
 
-        SentencePiece releases break ties differently, and tensorflow-text contains an older release
-        than the Python package. So text with possible ties is tokenized by tensorflow-text. Such
-        text is rare. It has repeated strings, words of over 64 characters, or over 512 pieces.
+        SentencePiece releases break ties differently, so such text is tokenized by tensorflow-text,
+        which contains an older release than the Python package. It is rare: repeated strings, words
+        of over 64 characters, or over 512 pieces.
         """
         if len(ids) > _LONGEST_TEXT:
             return True
@@ -120,8 +113,7 @@ class SentencePieceVocabulary(Vocabulary):
     def _repeated_roots(self) -> list[float]:
         """A number per piece for its root, the string that it repeats (`e` for `e` and `ee`).
 
-        Two adjacent pieces can be swapped if they have the same root. A piece with a unique root
-        gets NaN, which is not equal to any number.
+        Adjacent pieces of one root can be swapped. A unique root has NaN, which equals no number.
         """
         roots = [piece[: (piece + piece).find(piece, 1)] for piece in self.pieces]
         counts = collections.Counter(roots)
@@ -162,16 +154,15 @@ class SentencePieceVocabulary(Vocabulary):
         """Returns whether each piece starts a word, bool [vocab_size], for whole-word masking.
 
         A piece starts a word if it begins with the boundary mark, contains no letter, mark or
-        digit, or belongs to a script without spaces. A byte piece starts a word if it starts a
-        UTF-8 character. All other pieces continue the preceding word.
+        digit, or belongs to a script without spaces. A byte piece starts a word if it is the first
+        byte of a character.
 
         Deviation: in the reference, a piece starts a word if it contains a character other than
         A-Z, a-z and common punctuation, so numbers and other scripts have no whole words.
         Punctuation of several characters (`...`) continues a word in the reference.
 
-        Raises a UserError if the first word of a text has no boundary mark (add_dummy_prefix is
-        false): in records it would belong to the last word of the sentence before. Also raises a
-        UserError if a piece contains parts of several words (split_by_whitespace is false).
+        Raises a UserError if the vocabulary was trained without add_dummy_prefix or
+        split_by_whitespace: words could not be told apart.
         """
         if not self._marks_first_word:
             raise UserError(
@@ -190,8 +181,9 @@ class SentencePieceVocabulary(Vocabulary):
         def begins(piece_id: int, piece: str) -> bool:
             if self.is_byte(piece_id):
                 return not 0x80 <= int(piece[1:-1], 16) < 0xC0  # no continuation byte
-            is_special = processor.is_control(piece_id) or processor.is_unknown(piece_id)
-            if is_special or piece.startswith(WORD_BOUNDARY):
+            if processor.is_control(piece_id) or processor.is_unknown(piece_id):
+                return True
+            if piece.startswith(WORD_BOUNDARY):
                 return True
             # Letters, marks and numbers of any script.
             wordlike = any(unicodedata.category(c)[0] in "LMN" for c in piece)

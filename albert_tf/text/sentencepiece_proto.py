@@ -44,13 +44,9 @@ _FIELDS: dict[str, list[tuple]] = {
 def read(model_bytes: bytes):
     """Parses a SentencePiece model.
 
-    Example: `read(tokenizer.model_bytes).trainer_spec.model_type == BPE`.
-
-    Returns:
-      a message with `pieces` (`.piece`, `.score`, `.type`; the index is the id), `trainer_spec` and
-      `normalizer_spec`. Fields that the file lacks have SentencePiece's default values.
-
-    Raises google.protobuf.message.DecodeError if the bytes are not a protocol buffer.
+    Returns a message with `pieces` (`.piece`, `.score`, `.type`; the index is the id),
+    `trainer_spec` and `normalizer_spec`. Fields that the file lacks have SentencePiece's default
+    values. Raises google.protobuf.message.DecodeError if the bytes are not a protocol buffer.
     """
     return _model_proto().FromString(model_bytes)
 

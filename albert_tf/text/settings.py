@@ -25,8 +25,8 @@ class TextSettings(NamedTuple):
     Attributes:
       do_lower_case: whether text is lower-cased.
       keep_accents: whether accents, tones and other marks are kept. By default they are removed, as
-        for the published English models, so か and が become the same text. WordPiece removes marks
-        only from lower-cased text, as BERT does.
+        for the published English models, so か and が become the same text. WordPiece removes
+        marks only from lower-cased text, as BERT does.
       latex_quotes: whether `` and '' become ", as in transformers' AlbertTokenizer. It is set for
         the vocabularies of Hugging Face's models. WordPiece ignores it.
     """
@@ -49,41 +49,32 @@ def settings_path(spm_model_file: str) -> str:
 def resolve(vocabulary_file: str, given: Mapping[str, bool | None]) -> dict[str, bool]:
     """Returns the settings that are known for a vocabulary: given, or recorded beside it.
 
-    Args:
-      vocabulary_file: path of the vocabulary.
-      given: values by the names of TextSettings. None means as recorded.
+    `given` has the names of TextSettings. None means as recorded.
 
     Raises a UserError if a given setting differs from the vocabulary's training, or if the recorded
     settings are not supported.
     """
     stated = {name: value for name, value in given.items() if value is not None}
-    trained = _trained_with(vocabulary_file)
+    record = settings_path(vocabulary_file)
+    found = files.read_json_if_exists(record).get("settings")
+    found = found if isinstance(found, dict) else {}
+    trained = {name: found[name] for name in TextSettings._fields if name in found}
     for name in stated.keys() & trained.keys():
         if stated[name] != trained[name]:
             raise UserError(
                 f"--{name}={str(stated[name]).lower()}, but {vocabulary_file!r} was trained "
-                f"with --{name}={str(trained[name]).lower()} (see "
-                f"{settings_path(vocabulary_file)}): omit the flag, or train another vocabulary"
+                f"with --{name}={str(trained[name]).lower()} (see {record}): omit the flag, or "
+                "train another vocabulary"
             )
     return {**read_tokenizer_config(os.path.dirname(vocabulary_file)), **trained, **stated}
-
-
-def _trained_with(vocabulary_file: str) -> dict[str, bool]:
-    """Returns the settings that pipelines.train_vocab recorded; {} if there is no such file."""
-    found = files.read_json_if_exists(settings_path(vocabulary_file)).get("settings")
-    if not isinstance(found, dict):
-        return {}
-    return {name: found[name] for name in TextSettings._fields if name in found}
 
 
 def read_tokenizer_config(directory: str) -> dict[str, bool]:
     """Returns the settings that a directory's tokenizer_config.json records or implies.
 
-    Settings on which the file is silent are missing, except for the defaults of Hugging Face's
-    AlbertTokenizer in the directory of one of its models.
-
-    Raises a UserError if the file names another tokenizer, or has settings of transformers'
-    tokenizers that would give other pieces than the tokenizers of this project.
+    Other settings are missing, except for the defaults of Hugging Face's AlbertTokenizer in the
+    directory of one of its models. Raises a UserError if the file names another tokenizer, or
+    settings that would give other pieces than the tokenizers of this project.
     """
     path = os.path.join(directory, TOKENIZER_CONFIG_FILE)
     found = files.read_json_if_exists(path)
@@ -110,9 +101,9 @@ def read_tokenizer_config(directory: str) -> dict[str, bool]:
 def preprocess(text: str, settings: TextSettings, composes: bool = True) -> str:
     """Prepares text for SentencePiece: spaces, quotes, accents and case, in this order.
 
-    Kept accents are decomposed, because SentencePiece composes a letter and its marks only if all
-    marks are separate (Vietnamese text of Windows has ơ with a separate tone). `composes` states
-    whether the model's normalizer does this.
+    SentencePiece composes a letter and its marks only if all marks are separate. So kept accents
+    are decomposed if the model's normalizer composes them (`composes`). Vietnamese text of Windows
+    has ơ with a separate tone.
 
     Source: the reference's tokenization.preprocess_text; transformers' AlbertTokenizer for quotes.
     Deviation: transformers does not decompose kept accents.
@@ -160,9 +151,8 @@ def unreachable(pieces: Sequence[str], settings: TextSettings) -> dict[str, list
 def check_reachable(
     path: str, pieces: Sequence[str], settings: TextSettings, known: Collection[str]
 ) -> None:
-    """Raises a UserError if a setting excludes many pieces, and `known` does not contain it.
-
-    `known` has the names of the settings that are given or recorded; `path` is for the message.
+    """Raises a UserError if a setting that is not in `known` (given, recorded) excludes many
+    pieces.
     """
     for name, lost in unreachable(pieces, settings).items():
         if name not in known:

@@ -50,32 +50,6 @@ def as_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
     return texts
 
 
-def open_vocabulary(
-    path: str, **given: bool | None
-) -> SentencePieceVocabulary | WordPieceVocabulary:
-    """Opens a WordPiece vocabulary if `path` ends in .txt, else a SentencePiece model.
-
-    `given` are TextSettings. None means as recorded beside the vocabulary, else the default.
-
-    Raises a UserError if the file is not a valid vocabulary, or a given setting differs from its
-    training. Also if a setting is unknown and its default would keep many pieces from occurring, or
-    the files beside the vocabulary name a tokenizer or tokens that are not supported.
-    """
-    if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
-        raise UserError(
-            f"no vocabulary at {path!r}: expected a SentencePiece model, as "
-            "pipelines.train_vocab makes, or WordPiece's vocab.txt"
-        )
-    with tf.io.gfile.GFile(path, "rb") as file:
-        content = file.read()
-    known = settings.resolve(path, given)
-    opened = WordPieceVocabulary if path.endswith(".txt") else SentencePieceVocabulary
-    vocabulary = opened(path, content, TextSettings(**known))
-    huggingface_files.check_tokens(os.path.dirname(path), vocabulary.special)
-    settings.check_reachable(path, vocabulary.pieces, vocabulary.settings, known)
-    return vocabulary
-
-
 class AlbertTokenizer:
     """The tokenizer of a model. `encode` returns piece ids, a call returns model inputs.
 
@@ -92,7 +66,9 @@ class AlbertTokenizer:
       pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special pieces.
       sha256: hash of the vocabulary file.
 
-    Raises a UserError in the cases of open_vocabulary.
+    Raises a UserError if the file is not a valid vocabulary, or a given setting differs from its
+    training. Also if a setting is unknown and its default would keep many pieces from occurring, or
+    the files beside the vocabulary name a tokenizer or tokens that are not supported.
     """
 
     def __init__(
@@ -102,16 +78,24 @@ class AlbertTokenizer:
         keep_accents: bool | None = None,
         latex_quotes: bool | None = None,
     ):
-        self.vocabulary = open_vocabulary(
-            files.as_path(spm_model_file),
-            do_lower_case=do_lower_case,
-            keep_accents=keep_accents,
-            latex_quotes=latex_quotes,
-        )
+        path = files.as_path(spm_model_file)
+        if not tf.io.gfile.exists(path) or tf.io.gfile.isdir(path):
+            raise UserError(
+                f"no vocabulary at {path!r}: expected a SentencePiece model, as "
+                "pipelines.train_vocab makes, or WordPiece's vocab.txt"
+            )
+        with tf.io.gfile.GFile(path, "rb") as file:
+            content = file.read()
+        given = do_lower_case, keep_accents, latex_quotes
+        known = settings.resolve(path, dict(zip(TextSettings._fields, given)))
+        opened = WordPieceVocabulary if path.endswith(".txt") else SentencePieceVocabulary
+        self.vocabulary = opened(path, content, TextSettings(**known))
+        huggingface_files.check_tokens(os.path.dirname(path), self.vocabulary.special)
+        settings.check_reachable(path, self.pieces, self.settings, known)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.vocabulary.special_ids
         )
-        self.sha256 = hashlib.sha256(self.vocabulary.model_bytes).hexdigest()
+        self.sha256 = hashlib.sha256(content).hexdigest()
 
     @property
     def settings(self) -> TextSettings:
@@ -168,8 +152,8 @@ class AlbertTokenizer:
           attention_mask and token_type_ids. L is the length of the longest row, rounded up to a
           multiple of 8, but at most `max_length`.
 
-        Raises:
-          UserError: if `texts` are no list of strings, or `text_pairs` has a different length.
+        Raises a UserError if `texts` are no list of strings, or `text_pairs` has a different
+        length.
         """
         parts = [as_texts(texts)]
         if text_pairs is not None:
@@ -215,10 +199,8 @@ class AlbertTokenizer:
 
     @functools.cached_property
     def textless_ids(self) -> list[int]:
-        """Ids of pieces that represent no text: [CLS], [SEP], padding and a boundary mark alone.
-
-        Example: `我` becomes `▁ <unk>`. If `▁` counted as text, only half of `我` would be unknown.
-        """
+        """Ids of pieces that represent no text: [CLS], [SEP], padding and a boundary mark alone."""
+        # `我` becomes `▁ <unk>`. If `▁` counted as text, only half of `我` would be unknown.
         marks = [i for i, piece in enumerate(self.pieces) if piece == WORD_BOUNDARY]
         return [self.pad_id, self.cls_id, self.sep_id, *marks]
 
@@ -227,11 +209,7 @@ class AlbertTokenizer:
     ) -> tf.Tensor:
         """Returns the fraction of `<unk>` among the text pieces of each row, float32 [rows].
 
-        A row without text pieces gets 1.
-
-        Args:
-          pieces: int32 [all pieces].
-          row_splits: int64 [rows + 1]: row i is pieces[row_splits[i]:row_splits[i + 1]].
+        Row i is pieces[row_splits[i]:row_splits[i + 1]]. A row without text pieces gets 1.
         """
         pieces = tf.convert_to_tensor(pieces)
         is_text = tf.reduce_all(tf.not_equal(pieces[:, tf.newaxis], self.textless_ids), axis=1)

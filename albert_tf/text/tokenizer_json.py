@@ -6,8 +6,7 @@ Deviation: a file of that library cannot express the following.
 - A special piece that is written in a text (`[SEP]`) becomes that piece; here it is text.
 - Pieces that end in a digit and a comma are split here after segmentation. In the file they never
   match, so numbers around a comma may be split at other places.
-- SentencePiece adds scores in float32, the library in float64. Segmentations with nearly equal
-  scores may differ.
+- SentencePiece adds scores in float32, the library in float64: nearly equal ones may differ.
 - The library has its own Unicode tables, so rare characters differ between versions.
 - If a text begins with a mark that is removed, its first word has no boundary mark.
 - If both texts of a pair are truncated to an odd number of pieces, the library gives the second

@@ -9,10 +9,7 @@ from albert_tf.text.settings import TextSettings
 class Vocabulary:
     """Pieces of a model. It can be pickled and copied, and then needs no file.
 
-    Args:
-      path: path of the file, for error messages.
-      model_bytes: content of the file.
-      settings: how text is prepared.
+    `path` is for error messages, `model_bytes` the content of the file.
 
     Attributes:
       pieces: texts of all pieces, by id.

@@ -29,8 +29,8 @@ class Windows(NamedTuple):
 def cut(texts: tf.RaggedTensor, room: tf.Tensor, doc_stride: int) -> Windows:
     """Splits each text, [batch, (pieces)], into windows. An empty text has one empty window.
 
-    `room` is the maximum number of pieces per window of each text, int64 [batch], at least 1. Each
-    window starts min(doc_stride, room) pieces after the start of the previous window.
+    `room` is the maximum number of pieces per window of each text, int64 [batch], at least 1.
+    Windows start min(doc_stride, room) pieces apart.
     """
     num_pieces = texts.row_lengths()
     stride = tf.minimum(room, doc_stride)

@@ -1,7 +1,6 @@
-"""Vocabularies of WordPiece, in Python and in the TensorFlow graph.
+"""Vocabularies of WordPiece, in Python and in the TensorFlow graph, with one character table.
 
-Python and the graph prepare text with the same character table. tensorflow-text's FastBertTokenizer
-is not used, because it folds case (ß becomes ss), according to its source code (not tested).
+tensorflow-text's FastBertTokenizer is not used: by its source, it folds case (ß becomes ss).
 """
 
 import functools
@@ -36,8 +35,8 @@ _CHINESE = re.compile(
 def _prepare(code: int, settings: TextSettings) -> str:
     """Returns the replacement text of a character.
 
-    White space becomes a space. Control characters are removed. Spaces are added around punctuation
-    and Chinese characters. Then case and accents are removed as the settings say.
+    White space becomes a space. Control characters are removed. Punctuation and Chinese characters
+    get spaces around. Then case and accents are removed as the settings say.
     """
     character = chr(code)
     category = unicodedata.category(character)
@@ -78,12 +77,14 @@ prepared = functools.cache(_Prepared)
 @functools.cache
 def _changes(settings: TextSettings) -> dict[int, list[int]]:
     """Returns a dict that maps each replaced character code to the codes of its replacement."""
-    texts = ((code, _prepare(code, settings)) for code in range(sys.maxunicode + 1))
-    return {
-        code: [*map(ord, text)]
-        for code, text in texts
-        if text != chr(code) and not 0xD800 <= code < 0xE000
-    }
+    # Unassigned characters (Cn) take most of the time, and surrogates (Cs) are in no text.
+    assigned = (
+        character
+        for character in map(chr, range(sys.maxunicode + 1))
+        if unicodedata.category(character) not in ("Cn", "Cs") or _CHINESE.match(character)
+    )
+    texts = ((character, _prepare(ord(character), settings)) for character in assigned)
+    return {ord(c): [*map(ord, text)] for c, text in texts if text != c}
 
 
 class InGraphWordPiece(tf.Module):
@@ -118,7 +119,7 @@ class InGraphWordPiece(tf.Module):
         return tf.strings.unicode_encode(codes, "UTF-8")
 
     def _prepare(self, texts: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Returns the codes of prepared characters and the indices of their original characters.
+        """Returns the codes of prepared characters, and the indices of their original characters.
 
         Codes are int32 [batch, (characters)]. Indices are int64 [all characters + 1], counted
         across all texts. The last index is the number of original characters.
@@ -193,16 +194,13 @@ class InGraphWordPiece(tf.Module):
 class WordPieceVocabulary(Vocabulary):
     """A WordPiece vocabulary of BERT, which greedily splits words into the longest pieces.
 
-    Words that cannot be split into known pieces become [UNK]. `[MASK]` in a text is plain text.
-    The file has one piece per line, including [PAD], [UNK], [CLS], [SEP] and [MASK].
+    Words that cannot be split into known pieces become [UNK]. `[MASK]` in a text is plain text. The
+    file has one piece per line, including [PAD], [UNK], [CLS], [SEP] and [MASK].
 
     Source: BERT's tokenization.FullTokenizer; Hugging Face's tokenizers (BertNormalizer).
     Deviation: as in Hugging Face's code, accents are removed first, and then each letter is
     lower-cased. BERT's code lower-cases whole words, which changes a Greek sigma at a word's end.
-    Hugging Face's Unicode tables are older than Python's. About 500 rare characters are punctuation
-    or marks in only one of the two versions.
-
-    Raises a UserError if the file is not a WordPiece vocabulary.
+    Hugging Face's Unicode tables are older than Python's, so about 500 rare characters differ.
     """
 
     file_name = "vocab.txt"
@@ -213,7 +211,7 @@ class WordPieceVocabulary(Vocabulary):
         # Accents are removed from lower-cased text alone, and quotes never change.
         keeps = settings.keep_accents or not settings.do_lower_case
         super().__init__(path, model_bytes, TextSettings(settings.do_lower_case, keeps))
-        self._ids = self._number(self.pieces)
+        self._ids = {piece: i for i, piece in enumerate(self.pieces)}
         self._unk_id = self.special_ids[1]
         self._table = prepared(self.settings)
         self._word_ids = functools.lru_cache(1 << 16)(self._split_word)
@@ -223,14 +221,10 @@ class WordPieceVocabulary(Vocabulary):
             lines = self.model_bytes.decode("utf-8").replace("\r\n", "\n").split("\n")
         except UnicodeDecodeError:
             raise UserError(f"{self.path!r} is not UTF-8: expected a piece a line") from None
-        return lines[:-1] if not lines[-1] else lines
-
-    def _number(self, pieces: Sequence[str]) -> dict[str, int]:
-        """Returns the id of each piece; raises a UserError if one is empty, repeated or long."""
-        ids: dict[str, int] = {}
-        for i, piece in enumerate(pieces):
-            place = f"{self.path}:{i + 1}"
-            if not piece or piece in ids:
+        pieces: dict[str, None] = {}
+        for number, piece in enumerate(lines if lines[-1] else lines[:-1], start=1):
+            place = f"{self.path}:{number}"
+            if not piece or piece in pieces:
                 what = f"{piece!r} again" if piece else "an empty piece"
                 raise UserError(f"{place}: {what}; expected a piece a line")
             num_bytes = len(piece.removeprefix(CONTINUATION).encode())
@@ -238,8 +232,8 @@ class WordPieceVocabulary(Vocabulary):
                 raise UserError(
                     f"{place}: a piece of {num_bytes:,} bytes, expected at most {LONGEST_PIECE}"
                 )
-            ids[piece] = i
-        return ids
+            pieces[piece] = None
+        return list(pieces)
 
     def preprocess(self, text: str) -> str:
         """Prepares text for WordPiece. Spaces separate the words that are split into pieces."""
@@ -248,12 +242,7 @@ class WordPieceVocabulary(Vocabulary):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the piece ids of several texts."""
         return [
-            [
-                i
-                for word in text.translate(self._table).split(" ")
-                if word
-                for i in self._word_ids(word)
-            ]
+            [i for word in text.translate(self._table).split(" ") for i in self._word_ids(word)]
             for text in texts
         ]
 
@@ -280,8 +269,7 @@ class WordPieceVocabulary(Vocabulary):
     def word_starts(self) -> np.ndarray:
         """Returns whether each piece starts a word, bool [vocab_size], for whole-word masking.
 
-        Pieces without ## start a word, and so do all pieces of scripts without spaces, such as
-        Chinese.
+        Pieces without ## do, and so do all pieces of scripts without spaces, such as Chinese.
         """
 
         def begins(piece: str) -> bool:

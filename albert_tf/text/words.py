@@ -41,8 +41,8 @@ def split_words_in_graph(texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
     """Splits texts, string [batch] of valid UTF-8, by the same rule as split_words.
 
     Returns the words, string [batch, (words)], and the start and end (exclusive) of each word in
-    characters of its text, both int32 [batch, (words)].
-    TensorFlow 2.15 replaces the 66 noncharacters of Unicode by U+FFFD. TensorFlow 2.21 keeps them.
+    characters of its text, both int32 [batch, (words)]. TensorFlow 2.15 replaces the 66
+    noncharacters of Unicode by U+FFFD.
     """
     chars = tf.strings.unicode_split(texts, "UTF-8")
     codes = tf.strings.unicode_decode(texts, "UTF-8")
@@ -78,8 +78,7 @@ def split_words_in_graph(texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
 def row_ids(values: tf.RaggedTensor) -> tf.Tensor:
     """Returns the row index of each value, int64 [values].
 
-    RaggedTensor.value_rowids would allocate rows x longest row: 4 GB for 5,000 rows of one value
-    and one row of 90,000 values.
+    RaggedTensor.value_rowids would allocate rows x longest row, which may be gigabytes.
     """
     places = tf.range(tf.size(values.flat_values, tf.int64))
     return tf.searchsorted(values.row_limits(), places, side="right", out_type=tf.int64)
@@ -88,8 +87,7 @@ def row_ids(values: tf.RaggedTensor) -> tf.Tensor:
 def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
     """Joins the strings of each row: string [rows, (strings)] to string [rows].
 
-    tf.strings.reduce_join would allocate rows x longest row: 9 GB for 20,000 rows of two strings
-    and one row of 50,000 strings.
+    tf.strings.reduce_join would allocate rows x longest row, which may be gigabytes.
     """
     return tf.strings.unsorted_segment_join(
         values.flat_values, row_ids(values), values.nrows(), separator
@@ -97,10 +95,7 @@ def join_rows(values: tf.RaggedTensor, separator: str = "") -> tf.Tensor:
 
 
 def _starts_and_limits(kind, before):
-    """Returns whether each character starts a word, and whether it follows the end of a word.
-
-    `kind` and `before` are the kinds of each character and of its predecessor, [characters].
-    """
+    """Returns whether each character starts a word, and whether it follows the end of a word."""
     goes_on = (kind == _LETTER) & ((before == _LETTER) | (before == _MARK))
     # A mark belongs to the character before it, even if this is punctuation.
     goes_on |= ((kind == _MARK) | (kind == _SIGN)) & (before != _SPACE)

@@ -7,14 +7,12 @@ from albert_tf.text.entities import are_entity_tags, find_entities, score_entiti
 CONLLEVAL = {
     "right": ("B-a I-a O B-b / B-a I-a O B-b", (2, 2, 2), (100.0, 100.0, 100.0)),
     "bounds": ("B-a I-a O B-b / B-a O O B-b", (2, 2, 1), (50.0, 50.0, 50.0)),
-    "type": ("B-a I-a O B-b / B-b I-b O B-b", (2, 2, 1), (50.0, 50.0, 50.0)),
     "IOB1": ("I-a I-a O I-b B-b / I-a I-a O I-b I-b", (3, 2, 1), (50.0, 33.33, 40.0)),
     "I after O": ("O B-a I-a O / O I-a I-a O", (1, 1, 1), (100.0, 100.0, 100.0)),
     "type changes inside": ("B-a I-a I-a / B-a I-b I-b", (1, 2, 0), (0.0, 0.0, 0.0)),
     "I of another type": ("B-a B-b O O / B-a I-b I-b O", (2, 2, 1), (50.0, 50.0, 50.0)),
     "nothing found": ("B-a O B-b / O O O", (2, 0, 0), (0.0, 0.0, 0.0)),
     "nothing known": ("O O O / B-a O O", (0, 1, 0), (0.0, 0.0, 0.0)),
-    "nothing": ("O O / O O", (0, 0, 0), (0.0, 0.0, 0.0)),
     "adjacent": ("B-a B-a B-a I-a / B-a I-a B-a I-a", (3, 2, 1), (50.0, 33.33, 40.0)),
     "no types": ("B I O B / B I O I", (2, 2, 2), (100.0, 100.0, 100.0)),
     "hyphen": ("B-c-d I-c-d O / B-c-d O O", (1, 1, 0), (0.0, 0.0, 0.0)),
@@ -43,9 +41,8 @@ def test_each_type_has_its_figure():
     known = [{(0, 1, "a"), (1, 2, "b")}, {(0, 1, "a")}]
     found = [{(0, 1, "a"), (1, 2, "a")}, {(0, 1, "a")}]
     metrics = score_entities(zip(known, found), ["a", "b", "c"])
-    assert metrics == pytest.approx(
-        {"f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3, "f1_a": 0.8, "f1_b": 0.0, "f1_c": 0.0}
-    )
+    expected = {**dict.fromkeys(("f1", "precision", "recall"), 2 / 3), "f1_a": 0.8}
+    assert metrics == pytest.approx({**expected, "f1_b": 0.0, "f1_c": 0.0})
 
 
 def test_which_tags_mark_entities():

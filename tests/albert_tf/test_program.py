@@ -1,4 +1,3 @@
-import json
 import os
 import sys
 from types import SimpleNamespace
@@ -33,7 +32,7 @@ flags.DEFINE_string('one', None, 'One.', required=True)
 flags.DEFINE_string('two', None, 'Another.', required=True)"""
 LENGTH = "pass\nprogram.define_max_seq_length(default=8)"
 FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
-    None, None, "{{function_node __wrapped__SaveV2_}} a/ckpt; No space left on device [Op:SaveV2]")
+    None, None, "{{node SaveV2_}} a/.b.partial-h-1-2/ckpt; No space left on device [Op:SaveV2]")
 """
 
 
@@ -41,24 +40,15 @@ FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
     ("body", "argument", "message"),
     [
         ("files.match_files('no/such/*.txt', 'input_file')", "", "--input_file: no file matches"),
-        ("open('no/such.txt')", "", "[Errno 2] No such file or directory: 'no/such.txt'"),
-        ("pass", "stray", "unknown argument 'stray': every option is a flag, see --help\n"),
         ("pass", "/", "unknown argument '/': every option is a flag, see --help; quote patterns, "),
-        (RATE, "--rate=nan", "flag --rate=nan: expected a finite number; see --help"),
         (RATE, "--rate=inf", "flag --rate=inf: expected a finite number; see --help"),
         (RATES, "--rates=0.1,nan", "flag --rates=[0.1, nan]: expected a finite number; see --help"),
         (FULL_DISK, "", "the disk is full: free space at a, then run the same command again\n"),
-        (
-            FULL_DISK.replace("a/", "a/.b.partial-host-1-2/c/"),
-            "",
-            "the disk is full: free space at a,",
-        ),
         (
             "raise OSError(28, 'No space left on device', '/tmp/c')",
             "",
             "the disk is full: free space at /tmp (",
         ),
-        (FULL_DISK.replace("; No space left on device", ": gone"), "", "a/ckpt: gone\n"),
         (REQUIRED, "", "give --one; give --two; see --help"),
         (LENGTH, "--max_seq_length=7", "flag --max_seq_length=7"),
     ],
@@ -85,12 +75,9 @@ def test_tracebacks_of_users_errors_if_asked_and_of_our_faults():
     assert "Traceback" in err and "\nerror: [Errno 2] No such file" in err
     assert "Traceback" in stderr_of("int('seven')", exit_code=1)
     stderr_of("raise KeyboardInterrupt", exit_code=130)
-    for error in (ZeroDivisionError(), json.JSONDecodeError("", "", 0), ValueError("seven")):
-        assert not program.is_user_error(error)
 
 
 OWN = "localhost,127.0.0.1,::1,vm"
-NO_HOSTS = ('{"cluster": {}}', '{"task": {}}', "no JSON", "[1]")
 HOSTS = '{"cluster": {"worker": ["host0:2222", "10.0.0.2:1"], "chief": ["[::5]:7"]}}'
 
 
@@ -102,7 +89,7 @@ HOSTS = '{"cluster": {"worker": ["host0:2222", "10.0.0.2:1"], "chief": ["[::5]:7
         ({"no_proxy": "*"}, {"no_proxy": "*"}),
         ({"no_proxy": "*", "no_grpc_proxy": "a"}, {"no_proxy": "*", "no_grpc_proxy": f"a,{OWN}"}),
         ({"TF_CONFIG": HOSTS}, {"no_proxy": f"{OWN},host0,10.0.0.2,::5"}),
-        *(({"TF_CONFIG": text}, {"no_proxy": OWN}) for text in NO_HOSTS),
+        *(({"TF_CONFIG": text}, {"no_proxy": OWN}) for text in ('{"task": {}}', "no JSON")),
     ],
 )
 def test_loopback_and_the_hosts_of_a_run_are_never_proxied(monkeypatch, before, after):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from albert_tf.text import sentencepiece_proto
 from albert_tf.text.sentence_pieces import SentencePieceVocabulary
-from albert_tf.text.settings import TextSettings, read_tokenizer_config
+from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines.tasks.classification import ClassificationTask, Example
 from tests import sentences, vocabularies
@@ -42,17 +42,13 @@ def digits_tokenizer(tmp_path_factory):
     """A vocabulary with pieces that end in a digit and a comma."""
     lines = [f"in {year}, or {n}, and x{n}, so" for year in range(1990, 2030) for n in "123"]
     directory = tmp_path_factory.mktemp("digits")
-    model = train(directory, lines, 401, model_type="bpe", byte_fallback=True)
-    return AlbertTokenizer(str(model))
+    options = {"model_type": "bpe", "byte_fallback": True}
+    return AlbertTokenizer(str(vocabularies.train(directory / "digits", lines, 401, **options)))
 
 
 @pytest.fixture(scope="module")
 def sentences_tokenizer(tmp_path_factory):
     return AlbertTokenizer(str(sentences.train_vocabulary(tmp_path_factory.mktemp("sentences"))))
-
-
-def train(directory, lines, vocab_size, **options):
-    return vocabularies.train(directory / "vocabulary", lines, vocab_size, **options)
 
 
 def graph_function(tokenizer, in_graph=None):
@@ -92,7 +88,7 @@ def test_graph_agrees_on_any_text(request, vocabulary, keep_accents):
     text = st.text(st.sampled_from(list(ODD)) | st.characters(codec="utf-8"))
 
     # Unicode 12, see test_graph_prepares_every_character_as_python_does.
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=40, deadline=None)
     @given(st.lists(text, min_size=1, max_size=5))
     def agrees(texts):
         texts = ["".join(c for c in text if not is_later(c)) for text in texts]
@@ -113,23 +109,22 @@ def lines_of_nasty_files(nasty):
     return texts
 
 
-@pytest.mark.parametrize("vocabulary", ["tokenizer", "digits_tokenizer"])
-def test_graph_agrees_on_nasty_files(request, nasty, vocabulary):
-    tokenizer = request.getfixturevalue(vocabulary)
-    assert_graph_agrees(tokenizer, lines_of_nasty_files(nasty) + sentences.ugly())
+def test_graph_agrees_on_nasty_files(digits_tokenizer, nasty):
+    assert_graph_agrees(digits_tokenizer, lines_of_nasty_files(nasty) + sentences.ugly())
 
 
 @pytest.mark.parametrize("values", itertools.product([True, False], repeat=3))
 def test_graph_agrees_with_every_setting(sentences_tokenizer, nasty, values):
+    lines = [line for line in lines_of_nasty_files(nasty)[::5] if len(line) < 5_000]
     vocabulary = with_settings(sentences_tokenizer, *values)
-    assert_graph_agrees(vocabulary, [*lines_of_nasty_files(nasty), *sentences.ugly(), ODD])
+    assert_graph_agrees(vocabulary, [*lines, *sentences.ugly(), ODD])
 
 
-@pytest.mark.parametrize("limit", [0x40000, pytest.param(0x110000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("limit", [0x20000, pytest.param(0x110000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", [pytest.param("{0}", marks=pytest.mark.slow), "A{0}\u03a3{0}{0}b"])
 @pytest.mark.parametrize("keep_accents", [False, True])
 def test_graph_prepares_every_character_as_python_does(tokenizer, form, limit, keep_accents):
-    """From U+40000 on Unicode has private use alone, but for some characters at U+E0000."""
+    """From U+20000 on Unicode has ideographs, and some characters at U+E0000."""
     tokenizer = with_settings(tokenizer, True, keep_accents, keep_accents)
     codes = [*range(0xD800), *range(0xE000, limit), *range(0xE0000, 0xE1000)]
     texts = [form.format(chr(code)) for code in codes]
@@ -168,18 +163,18 @@ def test_saved_model_needs_no_file(tmp_path, digits_tokenizer):
 
 
 def test_digit_comma_pieces_are_split(digits_tokenizer):
-    split = {
-        digits_tokenizer.id_to_piece(i) for i in digits_tokenizer.vocabulary.digit_comma_splits
-    }
+    pieces = digits_tokenizer.pieces
+    split = {pieces[i] for i in digits_tokenizer.vocabulary.digit_comma_splits}
     assert {"\u25812011,", "1,"} <= split
-    pieces = [digits_tokenizer.id_to_piece(i) for i in digits_tokenizer.encode("in 2011, x1,")]
-    assert pieces == ["\u2581in", "\u2581201", "1", ",", "\u2581x", "1", ","]
+    found = [pieces[i] for i in digits_tokenizer.encode("in 2011, x1,")]
+    assert found == ["\u2581in", "\u2581201", "1", ",", "\u2581x", "1", ","]
 
 
 def test_word_starts_in_every_script(tmp_path):
     text = "дом домой 2024 한국어 cat's, ไทย 日本 かな บ้าน بيت بيتنا ... [MASK]"
     chosen = ["...", "омой", "24", "한국", "'s", "日本", "かな", "ไทย", "يت", "()", ",", "64)"]
-    model = train(tmp_path, [text] * 3, 337, user_defined_symbols=chosen, byte_fallback=True)
+    options = {"user_defined_symbols": chosen, "byte_fallback": True}
+    model = vocabularies.train(tmp_path / "scripts", [text] * 3, 337, **options)
     tokenizer = AlbertTokenizer(str(model))
     pieces = tokenizer.pieces
     starts = dict(zip(pieces, tokenizer.word_starts().tolist()))
@@ -187,17 +182,17 @@ def test_word_starts_in_every_script(tmp_path):
     go_on = "омой 24 한국 's يت 64) <0x80> <0xBF>".split()
     assert [piece for piece in begin + go_on if starts[piece]] == begin
     assert all(start for piece, start in starts.items() if piece.startswith("\u2581"))
-    replacements = {tokenizer.id_to_piece(i) for i in tokenizer.replacement_ids()}
-    specials = {"<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"}
+    replacements = {pieces[i] for i in tokenizer.replacement_ids()}
+    specials = {*tokenizer.vocabulary.special}
     assert replacements == {p for p in starts if not p.startswith("<0x")} - specials
 
 
 def test_files_that_are_no_model(tokenizer, tmp_path):
     (tmp_path / "x.vocab").write_text("<pad>\t0\n<unk>\t0\n")
     controls = ("[CLS]", "[SEP]")
-    model = train(tmp_path, ["some words in here"] * 3, 23, control_pieces=controls)
+    words = ["some words in here"] * 3
+    model = vocabularies.train(tmp_path / "words", words, 23, control_pieces=controls)
     for path, message in (
-        ("nowhere", "no vocabulary at 'nowhere'"),
         (tmp_path, "no vocabulary at"),
         (tmp_path / "x.vocab", "is not a SentencePiece model"),
         (model, r"lacks \[MASK\]"),
@@ -205,22 +200,15 @@ def test_files_that_are_no_model(tokenizer, tmp_path):
         with pytest.raises(ValueError, match=message):
             AlbertTokenizer(str(path))
     tokenizer.save(str(tmp_path))
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case"')
-    with pytest.raises(ValueError, match=r"tokenizer_config.json: damaged or not JSON"):
-        AlbertTokenizer.load(str(tmp_path))
     for content, message in (
-        ({"remove_space": False}, "remove_space is false"),
-        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false"),
-        ({"do_lower_case": False, "strip_accents": True}, "strip_accents is true, .* with false"),
-        ({"do_lower_case": "false"}, "do_lower_case is 'false', expected true or false"),
-        ({"do_lower_case": 1}, "do_lower_case is 1, expected"),
+        ('{"do_lower_case"', "damaged or not JSON"),
+        ('{"remove_space": false}', "remove_space is false"),
+        ('{"do_lower_case": false, "strip_accents": true}', "strip_accents is true, .* with false"),
+        ('{"do_lower_case": 1}', "do_lower_case is 1, expected true or false"),
     ):
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
+        (tmp_path / "tokenizer_config.json").write_text(content)
         with pytest.raises(ValueError, match=rf"tokenizer_config.json: {message}"):
-            read_tokenizer_config(str(tmp_path))
-    usual = {"do_lower_case": False, "keep_accents": False}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**usual, "strip_accents": None}))
-    assert read_tokenizer_config(str(tmp_path)) == usual
+            AlbertTokenizer.load(str(tmp_path))
 
 
 def test_a_seed_that_is_set_does_no_harm(tiny_vocabulary):
@@ -326,23 +314,15 @@ def test_a_batch_is_what_fine_tuning_makes_of_the_texts(tokenizer):
 def test_a_batch_of_no_texts_is_refused(tokenizer):
     for arguments, message in (
         (("one text",), "a list of texts, got one string"),
-        ((["a"], "b"), "a list of text_pairs, got one string"),
         ((["a"], ["b", "c"]), "1 texts, but 2 text_pairs"),
         ((["a", 1],), r"texts\[1\]: expected a string, got int"),
         (([np.nan],), r"texts\[0\]: expected a string, got nan: .*series.fillna"),
-        (
-            (SimpleNamespace(columns=["a"]),),
-            r"got SimpleNamespace: pass .* list\(table\['text'\]\)",
-        ),
-        (({"a": ["b"]},), "a list of texts, got dict: pass a column"),
+        ((SimpleNamespace(columns=["a"]),), r"got SimpleNamespace: pass .* list\(table\['text'\]"),
         ((None,), "a list of texts, got NoneType"),
         ((["a"], None, 2), "max_length=2: expected a whole number, 3 or more"),
-        ((["a"], None, 10.5), "max_length=10.5: expected a whole number"),
     ):
         with raises_one_line(message):
             tokenizer(*arguments)
-    with raises_one_line("got one string"):
-        tokenizer.encode_batch("one text")
     assert len(tokenizer(iter("ab"), iter("cd"))["input_mask"]) == 2
 
 
@@ -352,14 +332,8 @@ def test_declared_fields_equal_what_sentencepiece_reports(tiny_vocabulary):
     assert len(model.pieces) == processor.vocab_size()
     for i, piece in enumerate(model.pieces):
         assert (piece.piece, piece.score) == (processor.id_to_piece(i), processor.get_score(i))
-        kind = piece.type
-        assert processor.is_control(i) == (kind == sentencepiece_proto.CONTROL)
-        assert processor.is_unknown(i) == (kind == sentencepiece_proto.UNKNOWN)
-    assert [p.piece for p in model.pieces if p.type == sentencepiece_proto.USER_DEFINED] == [
-        *'()"-.–£€'
-    ]
+        assert processor.is_control(i) == (piece.type == sentencepiece_proto.CONTROL)
+    user_defined = [p.piece for p in model.pieces if p.type == sentencepiece_proto.USER_DEFINED]
+    assert user_defined == [*'()"-.–£€']
     assert model.trainer_spec.model_type == sentencepiece_proto.UNIGRAM
-    assert (
-        not model.trainer_spec.treat_whitespace_as_suffix and not model.trainer_spec.byte_fallback
-    )
-    assert model.normalizer_spec.name == "nmt_nfkc" and model.normalizer_spec.precompiled_charsmap
+    assert not model.trainer_spec.byte_fallback and model.normalizer_spec.name == "nmt_nfkc"

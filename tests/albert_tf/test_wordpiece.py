@@ -26,8 +26,7 @@ TEXTS = [
     "🙂👩\u200d👩\u200d👧 𠀀𪚥丽 ﾊﾛｰ １２３ＡＢＣ",
     "a" * 100 + " " + "a" * 101 + " " + "b" * 250 + "。" + "ä" * 101,
     "don't-stop_now (really?) <x@y.z> $5 `q` ^~|+=",
-    "…“quotes”—dash–‘x’、，；「」",
-    "IͅĲǅ ÆŒ ŉ ß ẞ ς Σ ΑΣ",
+    "…“quotes”—dash–‘x’、，；「」 IͅĲǅ ÆŒ ŉ ß ẞ ς Σ ΑΣ",
 ]
 
 
@@ -112,7 +111,7 @@ def test_hugging_face_has_the_same_ids(tokenizer, vocabulary_file, nasty):
 
 def test_places_in_the_text(tokenizer):
     texts = ["\u200b\u200bx", "a\U0010ffff b\ufdd0 \U0001fffe", *TEXTS, "x\u200b", "\u200b"]
-    texts += random_texts(100)
+    texts += random_texts(60)
     aligned = tokenizer.in_graph().align(tf.constant(texts))
     assert aligned.pieces.to_list() == tokenizer.encode_batch(texts)
     bounds = aligned.pieces.row_limits()[:-1].numpy()

@@ -31,12 +31,12 @@ import tensorflow as tf
 from absl import flags, logging
 from scipy import special
 
+from albert_tf.checkpoints.conversion import convert as convert_model
 from albert_tf.checkpoints.opening import open_model
 from albert_tf.jobs import program
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
-from pipelines.convert_checkpoint import convert_fine_tuned
 from pipelines.tasks import glue
 from pipelines.tasks.running import fine_tuned
 from pipelines.tasks.running.batches import make_batch
@@ -205,7 +205,7 @@ def _huggingface(checkpoint: str, directory: str) -> str:
     os.environ["USE_TORCH"] = "1"  # read by transformers at its import
     path = os.path.join(directory, "huggingface")
     if not os.path.exists(path):
-        convert_fine_tuned(input_path=checkpoint, output_dir=path, output_format="huggingface")
+        convert_model(open_model(checkpoint), path, "huggingface")
     return path
 
 

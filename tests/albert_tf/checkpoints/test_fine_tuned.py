@@ -14,9 +14,8 @@ from albert_tf.jobs.decision import Decision
 from albert_tf.kinds import KINDS
 from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import open_checkpoint
-from pipelines.convert_checkpoint import convert_fine_tuned
 from pipelines.predict import load
-from tests.albert_tf.checkpoints.test_name_map import change_config
+from tests.albert_tf.checkpoints.test_name_map import change_config, convert
 from tests.builders import raises_one_line, tiny_config, with_random_weights
 
 CONFIG = tiny_config(vocab_size=1, hidden_act="gelu")
@@ -53,11 +52,7 @@ def write_model(directory, task, vocabulary, **config):
 
 def to_hugging_face(directory):
     """Converts the model `a` of a directory to `hf` beside it; returns the latter."""
-    theirs = directory / "hf"
-    convert_fine_tuned(
-        input_path=str(directory / "a"), output_dir=str(theirs), output_format="huggingface"
-    )
-    return theirs
+    return convert(directory / "a", directory / "hf", "huggingface")
 
 
 def assert_weights(directory, model, task):
@@ -81,9 +76,9 @@ def test_there_and_back(task, tiny_vocabulary, tmp_path):
     assert tokenizer["model_max_length"] == 60 < CONFIG.max_position_embeddings
     card = (tmp_path / "hf/README.md").read_text()
     assert "pipeline_tag: " in card and "| dev | f1 | 0.5000 |" in card
-    convert_fine_tuned(input_path=str(tmp_path / "hf"), output_dir=str(tmp_path / "b"))
+    convert(tmp_path / "hf", tmp_path / "b")
     assert json.loads((tmp_path / "b/task.json").read_text()) == task
-    for form in ("a", "hf", "b"):
+    for form in ("hf", "b"):
         assert_weights(tmp_path / form, model, task)
 
 
@@ -122,36 +117,34 @@ def written_by_others(directory, task, vocabulary):
 def test_what_others_wrote(kind, labels, expected, tiny_vocabulary, tmp_path):
     task = {"kind": kind, "labels": list(labels)}
     theirs = written_by_others(tmp_path, {**task, "has_pairs": False}, tiny_vocabulary)
-    convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "b"))
+    convert(theirs, tmp_path / "b")
     found = json.loads((tmp_path / "b/task.json").read_text())
     assert found == {**task, **expected, "max_seq_length": 60}  # as in tokenizer_config.json
     change_config(theirs, "config.json", id2label={"0": "alone"})
     with pytest.raises(ValueError, match="label, expected two or more"):
-        convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "c"))
+        convert(theirs, tmp_path / "c")
 
 
 def test_what_has_no_counterpart(tiny_vocabulary, tmp_path):
     task = {"task": "squad_v2", "kind": "question_answering", **TASKS["question_answering"]}
     task["has_answerability_head"] = True
     write_model(tmp_path / "a", task, tiny_vocabulary)
-    arguments = {"input_path": str(tmp_path / "a"), "output_dir": str(tmp_path / "out")}
     for output_format, message in (
         ("huggingface", "has no class with this head"),
-        ("google", "Google's code has no format of fine-tuned models"),
-        ("albert_tf", "is a fine-tuned model of this project"),
+        ("albert_tf", "has this format already"),
     ):
         with pytest.raises(ValueError, match=message):
-            convert_fine_tuned(**arguments, output_format=output_format)
+            convert(tmp_path / "a", tmp_path / "out", output_format)
         assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("read", [albert_tf.from_pretrained, open_checkpoint])
-@pytest.mark.parametrize("kind", ["classifier", "multiple_choice"])
-def test_pairs_meet_a_model_of_one_segment_type(kind, read, tiny_vocabulary, tmp_path):
-    task = {"task": KINDS[kind].task, "kind": kind, **TASKS[kind], "max_seq_length": 60}
-    write_model(tmp_path / "a", task, tiny_vocabulary, type_vocab_size=1)
-    with raises_one_line("pairs of texts, but the model has one segment type"):
-        read(str(tmp_path / "a"))
+def test_pairs_meet_a_model_of_one_segment_type(tiny_vocabulary, tmp_path):
+    for kind in ("classifier", "multiple_choice"):
+        task = {"task": KINDS[kind].task, "kind": kind, **TASKS[kind], "max_seq_length": 60}
+        write_model(tmp_path / kind, task, tiny_vocabulary, type_vocab_size=1)
+        for read in (albert_tf.from_pretrained, open_checkpoint):
+            with raises_one_line("pairs of texts, but the model has one segment type"):
+                read(str(tmp_path / kind))
 
 
 def test_a_directory_of_seeds(tuned, tiny_vocabulary):
@@ -188,32 +181,27 @@ def test_transformers_writes_the_same(task, tiny_vocabulary, tmp_path):
     theirs.save_pretrained(tmp_path / "theirs")
     for name in ("spiece.model", "tokenizer_config.json", "task.json"):
         shutil.copy(tmp_path / "hf" / name, tmp_path / "theirs")
-    convert_fine_tuned(input_path=str(tmp_path / "theirs"), output_dir=str(tmp_path / "b"))
+    convert(tmp_path / "theirs", tmp_path / "b")
     assert_weights(tmp_path / "b", model, task)
 
 
 def test_a_model_of_squad_2_of_others(tiny_vocabulary, tmp_path, capsys):
     task = {"kind": "question_answering", **TASKS["question_answering"]}
-    paths = {"input_path": str(written_by_others(tmp_path, task, tiny_vocabulary))}
-    convert_fine_tuned(**paths, output_dir=str(tmp_path / "b"))
-    assert (
-        "if that was SQuAD 2.0, pass --null_threshold=0 here or to predict"
-        in capsys.readouterr()[0]
-    )
-    convert_fine_tuned(
-        **paths, output_dir=str(tmp_path / "c"), decide=Decision(null_threshold=0.0).apply
-    )
-    assert "SQuAD" not in capsys.readouterr()[0]
+    theirs = written_by_others(tmp_path, task, tiny_vocabulary)
+    convert(theirs, tmp_path / "b")
+    note = "if that was SQuAD 2.0, pass --null_threshold=0 here or to predict"
+    assert note in capsys.readouterr().out
+    convert(theirs, tmp_path / "c", decide=Decision(null_threshold=0.0).apply)
+    assert "SQuAD" not in capsys.readouterr().out
+    tasks = [json.loads((tmp_path / name / "task.json").read_text()) for name in "bc"]
+    assert [task["may_be_impossible"] for task in tasks] == [False, True]
     rows = [{"question": "who?", "context": "a fox"}]
-    assert "null_odds" not in load(tmp_path / "b").predict(rows)[0]
-    none = load(tmp_path / "b", null_threshold=-1e9).predict(rows)[0]
-    answered = load(tmp_path / "c", null_threshold=1e9).predict(rows)[0]
-    assert none["prediction"] == "" != answered["prediction"]
-    assert none["null_odds"] == answered["null_odds"]
+    answer = load(tmp_path / "b", null_threshold=-1e9).predict(rows)[0]
+    assert answer["prediction"] == "" and "null_odds" in answer
 
 
 def test_choices_without_a_number(tiny_vocabulary, tmp_path):
     task = {"kind": "multiple_choice", **TASKS["multiple_choice"]}
     theirs = written_by_others(tmp_path, task, tiny_vocabulary)
     with pytest.raises(ValueError, match="does not state its number of options"):
-        convert_fine_tuned(input_path=str(theirs), output_dir=str(tmp_path / "b"))
+        convert(theirs, tmp_path / "b")

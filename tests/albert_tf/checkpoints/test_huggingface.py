@@ -62,12 +62,10 @@ POOLER, PROJECTION = "albert.pooler.weight", "albert.encoder.embedding_hidden_ma
     ("name", "change", "message"),
     [
         (POOLER, lambda a: a.astype("int64"), "holds int64, expected floating-point weights"),
-        (POOLER, lambda a: a > 0, "holds bool, expected floating-point weights"),
-        (POOLER, lambda a: a / np.float32(0), "has values that are NaN or infinite"),
         (POOLER, lambda a: a.astype("float64") + 1e300, "has values that are NaN or infinite"),
         (PROJECTION, lambda a: 2 * a, "is not the identity, but embedding_size equals"),
     ],
-    ids=["integers", "bools", "NaN", "beyond float32", "a projection that is none of ours"],
+    ids=["integers", "beyond float32", "a projection that is none of ours"],
 )
 def test_what_is_no_weight(name, change, message, tmp_path):
     write("huggingface", tmp_path, make_model(embedding_size=20))
@@ -110,11 +108,11 @@ def test_tied_copies_of_huggingface(out):
         huggingface.read(str(out))
 
 
-@pytest.mark.parametrize("length", [90, 90_000])
-def test_damaged_file_of_huggingface(length, out):
-    (out / "model.safetensors").write_bytes(b"0123456789" * (length // 10))
-    with pytest.raises(ValueError, match=r"model.safetensors' is damaged or no file of its kind"):
-        huggingface.read(str(out))
+def test_damaged_file_of_huggingface(out):
+    for content in (b"short", b"0123456789" * 9_000):
+        (out / "model.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match=r"safetensors' is damaged or no file of its kind"):
+            huggingface.read(str(out))
 
 
 def test_weights_in_several_files(out):
@@ -143,8 +141,7 @@ def test_weights_in_several_files(out):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "roberta"}, "config.json: model_type 'roberta', expected"),
-        ({"model_type": "x" * 1_000}, r"'x{99}\.\.\. \(1,002 characters\), expected"),
+        ({"model_type": "x" * 1_000}, r"model_type 'x{99}\.\.\. \(1,002 characters\), expected"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
         ({"is_decoder": True}, "is_decoder is true"),
         ({}, "lacks weights of the encoder: bert.encoder.layer.2"),  # which never start afresh

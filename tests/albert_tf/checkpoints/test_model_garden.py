@@ -30,15 +30,6 @@ THEIRS = {
     "embeddings/position_embeddings": "position_embedding/embeddings",
     "embeddings/token_type_embeddings": "type_embeddings/embeddings",
 }
-INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
-
-
-def batch_of():
-    rng = np.random.RandomState(1)
-    mask = (np.arange(17) < np.array([[17], [9], [3]])).astype(np.int32)
-    ids = rng.randint(5, 90, mask.shape).astype(np.int32)
-    types = mask * (np.arange(17) > 5)
-    return {name: tf.constant(x, tf.int32) for name, x in zip(INPUTS, (ids, mask, types))}
 
 
 @pytest.fixture(scope="module")
@@ -81,50 +72,7 @@ def test_what_is_wrong_is_said(exported):
         google.read(str(exported))
     config = exported / "albert_config.json"
     config.write_text(json.dumps({**CONFIG, "intermediate_size": 29}))
-    message = r"intermediate/\w+ has shape \[.*28.*\], but by the config .*29"
-    with pytest.raises(ValueError, match=message):
-        build(google.read(str(exported), allow_missing="cls/"))
     (exported / "assets").mkdir(exist_ok=True)
     config.rename(exported / "assets/albert_config.json")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"intermediate/\w+ has shape \[.*28.*\], but by .*29"):
         build(google.read(str(exported), allow_missing="cls/"))
-    (exported / "assets/albert_config.json").unlink()
-    with pytest.raises(ValueError, match=r"no config at .*albert_config.json': the weights alone"):
-        google.read(str(exported), allow_missing="cls/")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("with_mlm", [False, True])
-def test_a_real_export_answers_the_same(with_mlm, tmp_path):
-    encoders = pytest.importorskip("official.nlp.configs.encoders")
-    export = pytest.importorskip("official.nlp.tools.export_tfhub_lib")
-    names = {"embedding_size": "embedding_width", "num_hidden_layers": "num_layers"}
-    values = {names.get(name, name): value for name, value in CONFIG.items()}
-    del values["hidden_act"]
-    config = encoders.EncoderConfig(type="albert", albert=encoders.AlbertEncoderConfig(**values))
-    _, theirs = export._create_model(encoder_config=config, with_mlm=with_mlm)
-    rng = np.random.RandomState(3)
-    for variable in theirs.variables:
-        variable.assign_add(rng.normal(0, 0.3, variable.shape))
-    items = theirs.checkpoint_items if with_mlm else {"encoder": theirs}
-    vocabulary = tmp_path / "any.model"
-    vocabulary.write_bytes(b"")
-    directory = tmp_path / "export"
-    export.export_model(
-        export_path=str(directory),
-        encoder_config=config,
-        model_checkpoint_path=tf.train.Checkpoint(**items).save(str(tmp_path / "ckpt")),
-        with_mlm=with_mlm,
-        sp_model_file=str(vocabulary),
-        do_lower_case=True,
-    )
-    expected = tf.saved_model.load(str(directory))(batch_of())
-    (directory / "albert_config.json").write_text(json.dumps(CONFIG))
-    imported = google.read(str(directory), allow_missing="seq|cls/")
-    found, fresh = build(imported)
-    assert any("masked_lm" in name for name in fresh) == (not with_mlm)
-    answers = found.encoder(batch_of())
-    mask = batch_of()["input_mask"].numpy()[..., np.newaxis]
-    for name in ("pooled_output", "sequence_output"):
-        factor = mask if name == "sequence_output" else 1.0
-        np.testing.assert_allclose(answers[name] * factor, expected[name] * factor, atol=1e-5)

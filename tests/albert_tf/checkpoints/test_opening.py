@@ -8,7 +8,7 @@ from albert_tf.checkpoints.opening import ALBERT_TF, EXPORT, GOOGLE, HUGGINGFACE
 from albert_tf.storage.errors import UserError
 from export.loading import open_checkpoint
 from pipelines import predict
-from pipelines.convert_checkpoint import convert
+from tests.albert_tf.checkpoints.test_name_map import convert, to_google
 
 CONVERT = "' is a .*: convert it by pipelines.convert_checkpoint"
 REFUSALS = {GOOGLE: CONVERT, HUGGINGFACE: CONVERT, EXPORT: "/2' is an export: give the model dir"}
@@ -17,9 +17,8 @@ REFUSALS = {GOOGLE: CONVERT, HUGGINGFACE: CONVERT, EXPORT: "/2' is an export: gi
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory, pretrained, tuned):
     place = tmp_path_factory.mktemp("models")
-    for output_format in ("google", "huggingface"):
-        arguments = {"output_dir": str(place / output_format), "output_format": output_format}
-        convert(input_path=str(pretrained), **arguments)
+    to_google(pretrained, place / "google")
+    convert(pretrained, place / "huggingface", "huggingface")
     shutil.copytree(place / "google", place / "hub/1/assets")
     (place / "hub/1/variables").mkdir()
     (place / "hub/1/saved_model.pb").touch()

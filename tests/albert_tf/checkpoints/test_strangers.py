@@ -25,12 +25,10 @@ def trained():
     return make_model()
 
 
-def tensor(array, repeated=1, **numpy):
-    """What torch gives for weights: of strides 0 if repeated; `numpy` is what its method does."""
-    found = Mock(numel=lambda: array.size * repeated)
-    found.detach().float().numpy.configure_mock(**(numpy or {"return_value": array}))
-    if repeated > 1:
-        found.detach.side_effect = AssertionError("taken into memory")
+def tensor(array):
+    """What torch gives for weights."""
+    found = Mock(numel=lambda: array.size)
+    found.detach().float().numpy.return_value = array
     return found
 
 
@@ -55,15 +53,14 @@ def test_torch_reads_from_a_version_on(torch_dir, trained, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ValueError, match=r"pytorch_model.bin: reading it needs PyTorch"):
         huggingface.read(str(torch_dir))
-    for version in ("2.2.0", "2.5.1+cu121", "2.9.1", "1.13.1"):
+    for version in ("2.2.0", "2.9.1+cu121"):
         fake_torch(monkeypatch, version)
         with pytest.raises(ValueError, match=r"can run code: pip install 'torch>=2.10', or save"):
             huggingface.read(str(torch_dir))
     arrays = name_map.from_ours(name_map.arrays(trained), trained.config, "torch")
     tensors = {name: tensor(array) for name, array in arrays.items()}
-    for version in ("2.10.0", "2.15.0+cpu", "3.0.0a0+git12"):
-        fake_torch(monkeypatch, version, tensors)
-        assert huggingface.read(str(torch_dir)).config == trained.config
+    fake_torch(monkeypatch, "3.0.0a0+git12", tensors)
+    assert huggingface.read(str(torch_dir)).config == trained.config
     (torch_dir / "pytorch_model.bin").rename(torch_dir / "pytorch_model-1.bin")
     index = {"weight_map": dict.fromkeys(tensors, "pytorch_model-1.bin")}
     (torch_dir / "pytorch_model.bin.index.json").write_text(json.dumps(index))
@@ -76,32 +73,22 @@ def test_torch_reads_from_a_version_on(torch_dir, trained, monkeypatch):
 CALLS_BYTEARRAY = b"cbuiltins\nbytearray\nM\xff\xff\x85R." + bytes(10_000)
 
 
-def write_archive(path, name, content, times=1, compression=zipfile.ZIP_STORED, begin=0):
-    """Writes an archive of a file, listed as often as said, without the bytes before `begin`."""
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        archive.writestr(name, content)
-        archive.filelist *= times
-    path.write_bytes(path.read_bytes()[begin:])
-
-
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("content", "times", "compression", "message"),
     [
-        (("data/0", bytes(10_000_000), 1, zipfile.ZIP_DEFLATED), "it is compressed"),
-        (("data/0", bytes(10_000), 5), "it is compressed"),
-        (("data.pkl", CALLS_BYTEARRAY), "it holds a bytearray"),
-        (None, "it holds a bytearray"),
-        (("data/0", bytes(10_000), 1, zipfile.ZIP_STORED, 5_000), "pytorch_model.bin' is damaged"),
+        (bytes(10_000_000), 1, zipfile.ZIP_DEFLATED, "it is compressed"),
+        (bytes(10_000), 5, zipfile.ZIP_STORED, "it is compressed"),
+        (CALLS_BYTEARRAY, 1, zipfile.ZIP_STORED, "it holds a bytearray"),
     ],
-    ids=["compressed", "one file many times", "bytearray", "pickled bytearray", "half"],
+    ids=["compressed", "one file many times", "bytearray"],
 )
-def test_a_torch_file_that_takes_more_than_it_is_long(arguments, message, torch_dir, monkeypatch):
+def test_a_torch_file_that_takes_more_than_it_is_long(
+    content, times, compression, message, torch_dir, monkeypatch
+):
     fake_torch(monkeypatch, "2.10.0")
-    path = torch_dir / "pytorch_model.bin"
-    if arguments:
-        write_archive(path, *arguments)
-    else:
-        path.write_bytes(b"\x80\x02" + CALLS_BYTEARRAY)
+    with zipfile.ZipFile(torch_dir / "pytorch_model.bin", "w", compression) as archive:
+        archive.writestr("data.pkl", content)
+        archive.filelist *= times
     with pytest.raises(ValueError, match=message):
         huggingface.read(str(torch_dir), allow_missing=".")
 
@@ -125,13 +112,6 @@ def test_a_config_larger_than_its_files(form, trained, tmp_path, monkeypatch):
         albert_tf.from_pretrained(directory)
 
 
-def write_again(prefix, more, slices):
-    """Writes a checkpoint anew with other tensors, which TensorFlow declares larger than given."""
-    tensors = {name: value for name, value in read_tensors(prefix).items() if name not in more}
-    every = [""] * len(tensors) + [slices] * len(more)
-    save_tensors(prefix, {**tensors, **more}, every)
-
-
 # One of 40 GB; or several, none of which alone is larger than the file.
 @pytest.mark.parametrize(("number", "size"), [(1, 10_000_000_000), (9, 4_000)])
 def test_an_index_that_declares_more_than_its_data(number, size, tmp_path, trained):
@@ -139,33 +119,23 @@ def test_an_index_that_declares_more_than_its_data(number, size, tmp_path, train
     model_directory.save_for_pretraining(trained, str(tmp_path / "ours"))
     more = {f"more{i}": np.zeros(2, np.float32) for i in range(number)}
     for path, read, directory in (
-        (google.CHECKPOINT, google.read, tmp_path),
+        ("model.ckpt-best", google.read, tmp_path),
         ("ours/checkpoints/ckpt-1", albert_tf.from_pretrained, tmp_path / "ours"),
     ):
-        write_again(str(tmp_path / path), more, f"{size} 0,2")
+        tensors = read_tensors(str(tmp_path / path))
+        slices = [""] * len(tensors) + [f"{size} 0,2"] * number  # TensorFlow declares `size`
+        save_tensors(str(tmp_path / path), {**tensors, **more}, slices)
         with pytest.raises(ValueError, match="its index declares more than its data hold"):
             read(str(directory))
 
 
-def test_several_checkpoints(tmp_path, trained, monkeypatch):
-    for name in ("stranger", "own"):
-        write("google", tmp_path / name, trained)
-        for file in (tmp_path / name).glob("model.ckpt-best.*"):
-            shutil.copy(file, file.with_name(file.name.replace("best", "2")))
-    several = "holds 2 checkpoints: name one of them by prefix"
-    for named in (None, "../own/model.ckpt-best"):
-        if named:
-            (tmp_path / "stranger/checkpoint").write_text(f'model_checkpoint_path: "{named}"')
-        with pytest.raises(ValueError, match=several):
-            google.read(str(tmp_path / "stranger"))
-    assert google.read(str(tmp_path / "stranger/model.ckpt-2")).config == trained.config
-    (tmp_path / "stranger/checkpoint").write_text('model_checkpoint_path: "model.ckpt-best"')
-    assert google.find(str(tmp_path / "stranger"))[0].endswith("model.ckpt-best")
-    # A relative directory whose newest checkpoint has an absolute path.
-    newest = tmp_path / "own/model.ckpt-2"
-    (tmp_path / "own/checkpoint").write_text(f'model_checkpoint_path: "{newest}"')
-    monkeypatch.chdir(tmp_path)
-    assert google.find("own") == ("own/model.ckpt-2", "own")
+def test_several_checkpoints(tmp_path, trained):
+    write("google", tmp_path, trained)
+    for file in tmp_path.glob("model.ckpt-best.*"):
+        shutil.copy(file, file.with_name(file.name.replace("best", "2")))
+    with pytest.raises(ValueError, match="holds 2 checkpoints: name one of them by prefix"):
+        google.read(str(tmp_path))
+    assert google.read(str(tmp_path / "model.ckpt-2")).config == trained.config
 
 
 @pytest.fixture(scope="module")
