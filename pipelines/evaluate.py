@@ -111,7 +111,7 @@ def evaluate(settings: Evaluation) -> dict:
     strategy = tf.distribute.get_strategy()
     score = make_scoring(strategy, model, dataset_fn, config.vocab_size, tokenizer.mask_id)
     with Progress("evaluating", examples, unit="example") as progress:
-        totals = score(lambda done: progress.update(done * batch_size)) or {}
+        totals = score(lambda done: progress.update(done * batch_size))
         progress.update(examples)
     baselines = {}
     if options.objective.has_label:

@@ -202,9 +202,8 @@ def _combinations(
         name = f"learning_rate_{rate:g}" + (f"-num_epochs_{epochs:g}" if epochs else "")
         if name in combinations:
             raise UserError(f"--learning_rate, --num_epochs: {name} is there twice")
-        combinations[name] = settings_from_flags(
-            FinetuneSettings, learning_rate=rate, num_epochs=epochs
-        )
+        values = {"learning_rate": rate, "num_epochs": epochs}
+        combinations[name] = settings_from_flags(FinetuneSettings, **values)
     if len(combinations) > 1 and (FLAGS.folds or FLAGS.task == "glue"):
         other = "--folds" if FLAGS.folds else "--task=glue"
         raise UserError(f"--learning_rate, --num_epochs: give one value each with {other}")
@@ -216,7 +215,7 @@ def finetune(job: Finetuning) -> dict:
     """Fine-tunes once per seed. Returns the content of OUTPUT_DIR/results.json."""
     job, splits, notes = _prepare(job)
     task, initial, output_dir = job.task, job.initial, job.output_dir
-    identity = {**_identity(job, splits), **origin_of(output_dir, initial.checkpoint)}
+    identity = {**_identity(job, splits), **origin_of(output_dir, initial.weights)}
     # These must be equal on all hosts, but a resumed run may change those outside its identity.
     run = Run(job.strategy, output_dir, {**identity, **dataclasses.asdict(job.loop)})
     with run.hold(identity):
@@ -283,10 +282,9 @@ def _prepare(job: Finetuning) -> tuple[Finetuning, dict[str, TaskSplit], dict[st
     Returns the job with a weighted task, sequence length and number of steps; the splits; and the
     lines of the plan that compare each split with train.
     """
-    job.settings.check(job.strategy)
-    config, tokenizer = job.initial.config, job.initial.tokenizer
+    config, tokenizer, _, trained_length = job.initial
     length = job.max_seq_length
-    program.check_max_seq_length(length, config.max_position_embeddings, job.trained_length)
+    program.check_max_seq_length(length, config.max_position_embeddings, trained_length)
     examples_of, notes = _read_splits(job)
     task = job.task.weighted(examples_of["train"])
     # Tokenize before a model is created, because Keras' seeding invalidates the tokenizer's graph.
@@ -312,7 +310,7 @@ def _prepare(job: Finetuning) -> tuple[Finetuning, dict[str, TaskSplit], dict[st
 
 def _identity(job: Finetuning, splits: dict[str, TaskSplit]) -> dict[str, Any]:
     """Returns all values, except the seed, that the final weights depend on."""
-    config, checkpoint = job.initial.config, job.initial.checkpoint
+    config, weights = job.initial.config, job.initial.weights
     return {
         "task": job.task.name,
         **job.task.description().model,
@@ -320,7 +318,7 @@ def _identity(job: Finetuning, splits: dict[str, TaskSplit]) -> dict[str, Any]:
         # The dev set is used to select the best weights. Test sets do not affect the weights.
         "dev": fingerprint(splits["dev"]) if job.loop.eval_steps else None,
         # Hash the weights even if this seed has checkpoints, because the next seed needs them.
-        "init_weights": checkpoint and hash_of_weights(checkpoint),
+        "init_weights": weights and hash_of_weights(weights),
         "vocabulary": job.initial.tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
         **dataclasses.asdict(job.settings),
@@ -346,7 +344,7 @@ def initial_model(
         tokenizer = AlbertTokenizer(spm_model_file)
         size = tokenizer.vocab_size
         config = AlbertConfig.for_vocabulary(albert_config, size, spm_model_file)
-        initial = InitialModel(config, tokenizer)
+        initial = InitialModel(config, tokenizer, None, config.max_position_embeddings)
     else:
         raise UserError(
             "give --init_checkpoint, the pre-trained weights; or, to start from random weights, "
@@ -412,7 +410,7 @@ def _print_plan(job: Finetuning, splits: dict[str, TaskSplit], notes: dict[str, 
   data     {data}
 {settings.describe(job.strategy)}
   steps    {settings.num_train_steps:,} = {total / len(train.sequences):.1f} epochs; \
-{settings.warmup_steps:,} of warm-up to {settings.learning_rate:.4g}
+{settings.num_warmup_steps:,} of warm-up to {settings.learning_rate:.4g}
   seeds    {", ".join(map(str, job.random_seeds))}
 {warnings}""".rstrip(),
         flush=True,

@@ -3,22 +3,19 @@
 --model is an OUTPUT_DIR of pipelines.finetune (its seed with the best dev metric is used), an
 OUTPUT_DIR/seed_N, or an export. --input_file is a table as in fine-tuning: .csv, .tsv, .jsonl or
 .json, optionally compressed, or .parquet. Question-answering models also read SQuAD's JSON. Token
-classifiers also read CoNLL's columns. Their output is described in
-pipelines/tasks/scoring/token_rows.py. Column names are as in fine-tuning, unless flags override
-them.
+classifiers also read CoNLL's columns; for their output see pipelines/tasks/scoring/token_rows.py.
 
 A pre-trained model (a run of pipelines.pretrain, or any input of pipelines.convert_checkpoint)
-computes three values for each text: log_likelihood, num_pieces and num_words. log_likelihood is the
-sum of the log probabilities of all pieces, each predicted from the rest of the text (see
+computes log_likelihood, num_pieces and num_words of each text. log_likelihood is the sum of the log
+probabilities of all pieces, each predicted from the rest of the text (see
 albert_tf.SentenceScorer). It is missing for texts that are empty or too long. With --answers, the
 model computes an embedding instead.
 
 OUTPUT_FILE has one row per input row, in the same order. Its columns are id, label (if the input
-has labels), prediction and probabilities (only the --top_k highest, if there are more than 20
-classes). The last column is unknown_share, the fraction of the text that the vocabulary cannot
-represent. If it is near 1, the prediction does not depend on the text. If the input has labels, the
-metrics are written to OUTPUT_FILE.run.json. Rows are processed in chunks, so memory does not grow
-with the size of the file. To resume a killed command, run it again.
+has labels), prediction, probabilities (only the --top_k highest, if there are more than 20 classes)
+and unknown_share. unknown_share is the fraction of the text that the vocabulary cannot represent.
+If the input has labels, the metrics are written to OUTPUT_FILE.run.json. Memory does not grow with
+the size of the file. To resume a killed command, run it again.
 
 In Python, use `load` to predict texts that are in memory.
 
@@ -138,10 +135,7 @@ def predict(settings: PredictionSettings, input_files: list[str], output_file: s
     found = _find(settings)
     opened, description, task = found
     # Read all rows first, so that an invalid row is reported before hours of prediction.
-    total = folded = 0
-    for example in read_files(task, input_files):
-        total += 1
-        folded += sum("\n" in text for text in example.texts())
+    total = sum(1 for _ in read_files(task, input_files))
     if not total:
         raise UserError(f"--input_file: no rows in {', '.join(input_files)}")
     loaded = _load(found, settings)
@@ -155,8 +149,7 @@ def predict(settings: PredictionSettings, input_files: list[str], output_file: s
         # The batch size affects rounding.
         "batch_size": settings.batch_size,
     }
-    cells = f"; {folded:,} cells with line ends" * bool(folded)
-    print(f"model    {opened.path}\nrows     {total:,}{cells}", flush=True)
+    print(f"model    {opened.path}\nrows     {total:,}", flush=True)
     with Progress("predicting", total, unit="row") as progress:
         return predict_file(
             task, loaded, input_files, output_file, identity, report=progress.update
@@ -174,10 +167,9 @@ class _Found(NamedTuple):
 def _find(settings: PredictionSettings) -> _Found:
     """Finds the model that the settings name, without loading its weights."""
     answers = settings.answers
-    if answers and answers not in pretrained.ANSWERS:
-        raise UserError(f"--answers={answers}: expected one of {', '.join(pretrained.ANSWERS)}")
-    if settings.masking and settings.masking not in MASKINGS:
-        raise UserError(f"--masking={settings.masking}: expected one of {', '.join(MASKINGS)}")
+    for name, known in (("answers", pretrained.ANSWERS), ("masking", MASKINGS)):
+        if (given := getattr(settings, name)) not in (None, *known):
+            raise UserError(f"--{name}={given}: expected one of {', '.join(known)}")
     opened = opening.open_model(fine_tuned.find_model(hub.local_path(settings.model)))
     of_pretrained = opened.kind == opening.PRETRAINING
     if settings.masking and (not of_pretrained or answers not in (None, "score")):
@@ -228,11 +220,10 @@ class Predictor:
         Args:
           rows: list of texts, or of dicts with the columns of fine-tuning, such as {"text": ...,
             "text_pair": ...} or {"question": ..., "context": ...}. Other keys are ignored. None,
-            NaN and pandas.NA, which mark an empty cell, are an empty text.
+            NaN and pandas.NA are an empty text.
 
-        Raises:
-          UserError: if a column is missing from a row, or a value has the wrong type. The message
-            counts rows from 0, so rows[2] is the third row.
+        Raises a UserError if a column is missing, or a value has the wrong type. The message counts
+        rows from 0.
         """
         records = map(self._record, itertools.count(), as_list(rows, "rows"))
         examples = list(self._task.examples(tables.as_rows(records, self._columns)))
@@ -258,17 +249,10 @@ class Predictor:
 
 
 def _cell(value: object) -> object:
-    """Converts a value to one that a JSON file may contain: "" if empty, a list for a tuple."""
-    if _is_missing(value):
+    """Returns a value as JSON has it: "" for None, pandas.NA and any NaN, a list for a tuple."""
+    if value is None or type(value).__name__ == "NAType" or (np.isscalar(value) and value != value):
         return ""
     return list(value) if isinstance(value, tuple) else value
-
-
-def _is_missing(value: object) -> bool:
-    """Returns whether a value marks an empty cell: None, NaN of any type, or pandas.NA."""
-    if value is None or type(value).__name__ == "NAType":
-        return True
-    return np.isscalar(value) and bool(value != value)
 
 
 def load(
@@ -294,8 +278,7 @@ def load(
       decision: `temperature`, `min_probability`, `label_thresholds` (dict that maps labels to
         probabilities) or `null_threshold`; see the flags. Default: the model's values.
 
-    Raises:
-      UserError: if the model is not found, or an argument does not apply to it.
+    Raises a UserError if the model is not found, or an argument does not apply to it.
     """
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size}: expected 1 or more")

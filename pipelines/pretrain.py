@@ -12,12 +12,6 @@ Examples:
   python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
       --albert_config=albert_base --max_seq_length=128 --global_batch_size=32 \\
       --num_train_steps=10000 --num_warmup_steps=500 --learning_rate=0.001 --model_dir=runs/base
-  python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
-      --albert_config=small.json --global_batch_size=32 --learning_rate=0.001 --num_epochs=10 \\
-      --warmup_fraction=0.02 --model_dir=runs/ten_epochs
-  python -m pipelines.pretrain --flagfile=pipelines/recipes/albert_base.flags \\
-      --record_dir=gs://bucket/records --spm_model_file=gs://bucket/vocab.model \\
-      --model_dir=gs://bucket/runs/base --strategy=tpu --tpu=local      # on a TPU VM; untried
   # The published batch size on one small device: 4,096 examples per step, 16 in memory.
   python -m pipelines.pretrain --flagfile=pipelines/recipes/albert_base.flags \\
       --record_dir=records --spm_model_file=vocab.model --model_dir=runs/base \\
@@ -38,7 +32,7 @@ from albert_tf import config as config_lib
 from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.checkpoints.model_directory import recorded_settings
-from albert_tf.checkpoints.opening import ALBERT_TF, open_model
+from albert_tf.checkpoints.opening import ALBERT_TF, OpenModel, open_model
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import sharing_plan
 from albert_tf.jobs import job_directory, program
@@ -74,8 +68,6 @@ from .training.train_loop import TrainLoop
 from .training.train_step import TrainStep
 
 FLAGS = flags.FLAGS
-
-_RECORD_NAMES = {"segments": "segments", "reference": "static examples"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,13 +135,12 @@ def main(_) -> None:
     if config.type_vocab_size == 1 and options.objective.has_label:
         objective = f"--sentence_objective={options.sentence_objective}"
         raise UserError(f"{objective} has pairs: expected an --albert_config of type_vocab_size 2")
-    checkpoint, model_dir = inputs.init_checkpoint, inputs.model_dir
-    if checkpoint and not has_checkpoint(model_dir):
-        checkpoint = initial_path(checkpoint, model_dir, FLAGS.strategy)
+    weights = _open_initial_weights(inputs.init_checkpoint, inputs.model_dir)
     job = Pretraining(
         sources=sources,
-        initial=InitialModel(config, tokenizer, checkpoint),
-        model_dir=model_dir,
+        initial=InitialModel(config, tokenizer, weights),
+        init_checkpoint=inputs.init_checkpoint,
+        model_dir=inputs.model_dir,
         options=options,
         settings=settings_from_flags(PretrainingSettings),
         loop=settings_from_flags(LoopSettings),
@@ -157,6 +148,20 @@ def main(_) -> None:
     )
     with naming_damaged_shards(*(source.record_dir for source in sources)):
         pretrain(job)
+
+
+def _open_initial_weights(init_checkpoint: str | None, model_dir: str) -> OpenModel | None:
+    """Opens --init_checkpoint, if given, and if the run does not have checkpoints of its own.
+
+    A resumed run does not read the initial weights, which may have been deleted or trained further.
+    """
+    if not init_checkpoint:
+        return None
+    # Without a recorded hash, the run started from random weights, and Run.hold will fail.
+    if has_checkpoint(model_dir) and recorded_settings(model_dir).get("init_weights"):
+        return None
+    path = initial_path(init_checkpoint, model_dir, FLAGS.strategy)
+    return open_model(path, [ALBERT_TF], pretrained=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +173,7 @@ class Pretraining:
 
     sources: Sequence[Source]
     initial: InitialModel
+    init_checkpoint: str | None
     model_dir: str
     options: ExampleOptions
     settings: PretrainingSettings
@@ -190,7 +196,7 @@ def pretrain(job: Pretraining) -> None:
     settings.check(strategy)
     model, train_step = _create_model(job)
     identity = _identity(job, _restore_initial_weights(model, job))
-    identity.update(origin_of(job.model_dir, job.initial.checkpoint))
+    identity.update(origin_of(job.model_dir, job.initial.weights))
     # These must be equal on all hosts, but a resumed run may change them.
     on_all_hosts = {**dataclasses.asdict(job.loop), "stop_step": settings.stop_step}
     run = Run(strategy, job.model_dir, {**identity, **on_all_hosts})
@@ -256,13 +262,15 @@ def _identity(job: Pretraining, init_weights: str | None) -> dict[str, Any]:
     resumed on another machine.
     """
     config, sources = dataclasses.asdict(job.initial.config), job.sources
+    settings = dataclasses.asdict(job.settings)
+    del settings["stop_step"]
     return {
         **{f"config.{name}": value for name, value in config.items()},
         "records": ",".join(source.manifest.fingerprint() for source in sources),
         "rows_of_each": [source.quota for source in sources] if len(sources) > 1 else None,
         "init_weights": init_weights,
         **dataclasses.asdict(job.options),
-        **job.settings.identity(),
+        **settings,
         "heldout_split": sources[0].manifest.heldout_split,
         "draws": DRAWS,
     }
@@ -270,13 +278,8 @@ def _identity(job: Pretraining, init_weights: str | None) -> dict[str, Any]:
 
 def _rates(job: Pretraining) -> dict[str, float]:
     """Returns a dict that maps the name of a logged rate to the amount per example."""
-    shares = [source.quota / BLOCK_ROWS for source in job.sources]
-    lengths = [source.manifest.mean_length for source in job.sources]
-    return {
-        "examples_per_second": 1,
-        "tokens_per_second": sum(share * mean for share, mean in zip(shares, lengths)),
-        "padded_tokens_per_second": job.options.max_seq_length,
-    }
+    lengths = (s.quota / BLOCK_ROWS * s.manifest.mean_length for s in job.sources)
+    return {"examples_per_second": 1, "tokens_per_second": sum(lengths)}
 
 
 def _print_results(model_dir: str) -> None:
@@ -294,7 +297,7 @@ def _print_results(model_dir: str) -> None:
 def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimizer:
     """Returns the optimizer with its learning-rate schedule."""
     rate = optimization.WarmUpPolynomialDecay(
-        settings.learning_rate, settings.num_train_steps, settings.warmup_steps
+        settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps or 0
     )
     if settings.optimizer == "adamw":
         return optimization.adamw(rate, settings.weight_decay, bias_correction=True)
@@ -302,65 +305,42 @@ def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimiz
 
 
 def _restore_initial_weights(model: AlbertForPreTraining, job: Pretraining) -> str | None:
-    """Restores the weights of --init_checkpoint, if given. Returns their hash for the identity.
+    """Restores the initial weights, if any. Returns their hash for the identity of the run.
 
-    If the run has checkpoints, the initial weights are not read again, because they may have been
-    deleted or trained further. Raises a UserError if the weights have another vocabulary or shape,
-    or may have been trained on held-out documents of this run.
+    Raises a UserError if the weights have another vocabulary or shape, or may have been trained on
+    held-out documents of this run.
     """
-    initial, model_dir = job.initial, job.model_dir
-    if not initial.checkpoint:
-        return None
-    # Without a recorded hash, the run started from random weights, and Run.hold will fail.
-    if has_checkpoint(model_dir) and (recorded := recorded_settings(model_dir).get("init_weights")):
-        return recorded
-    opened = open_model(initial.checkpoint, [ALBERT_TF], pretrained=True)
-    directory, checkpoint = opened.directory, opened.checkpoint
-    check_heldout_split(directory, job.sources[0].manifest.heldout_split)
-    their_config = opened.config
+    opened = job.initial.weights
+    if not opened:
+        return recorded_settings(job.model_dir)["init_weights"] if job.init_checkpoint else None
+    check_heldout_split(opened.directory, job.sources[0].manifest.heldout_split)
     # Restoring would not detect differences in these: names and shapes of variables are equal.
     names = ["num_attention_heads", "hidden_act", "inner_group_num"]
-    if not _shares_all_weights(their_config):
+    if not _shares_all_weights(opened.config):
         names += ["parameter_sharing", "num_hidden_groups", "num_hidden_layers"]
     theirs, ours = (
-        {name: getattr(config, name) for name in names} for config in (their_config, model.config)
+        {name: getattr(config, name) for name in names} for config in (opened.config, model.config)
     )
-    if tf.io.gfile.exists(find_vocabulary(directory)):
-        known = model_directory.load_tokenizer(directory, their_config)
-        for found, tokenizer in ((theirs, known), (ours, initial.tokenizer)):
+    if tf.io.gfile.exists(find_vocabulary(opened.directory)):
+        known = model_directory.load_tokenizer(opened.directory, opened.config)
+        for found, tokenizer in ((theirs, known), (ours, job.initial.tokenizer)):
             found["vocabulary"] = tokenizer.sha256[:16]
             found.update(tokenizer.settings._asdict())
     if difference := job_directory.describe_difference(theirs, ours):
         raise UserError(
-            f"--init_checkpoint={initial.checkpoint!r} is of another model ({difference}): give "
+            f"--init_checkpoint={job.init_checkpoint!r} is of another model ({difference}): give "
             "one of the same vocabulary and shape, or remove the flag"
         )
-    if _shares_all_weights(their_config):
-        model_directory.restore_to_each_layer(model, checkpoint)
+    if _shares_all_weights(opened.config):
+        model_directory.restore_to_each_layer(model, opened.checkpoint)
     else:
-        model_directory.restore_weights(model, checkpoint)
-    return hash_of_weights(checkpoint)
+        model_directory.restore_weights(model, opened.checkpoint)
+    return hash_of_weights(opened)
 
 
 def _shares_all_weights(config: AlbertConfig) -> bool:
     """Returns whether all layers have the same weights. These fit any number of layers."""
     return len(set(sharing_plan(config))) == config.inner_group_num
-
-
-def _describe_weights(initial: InitialModel, model_dir: str) -> str:
-    """Returns where a run's weights come from, for its plan.
-
-    Their layers matter: a model with shared layers can continue with more or fewer, or unshared.
-    A run with checkpoints does not need the initial weights, so they are not read.
-    """
-    if not initial.checkpoint:
-        return "initially random"
-    if has_checkpoint(model_dir):
-        return f"initially from {initial.checkpoint}"
-    opened = open_model(initial.checkpoint, [ALBERT_TF])
-    layers = "shared layers" if _shares_all_weights(opened.config) else "layers"
-    number = opened.config.num_hidden_layers
-    return f"initially from {opened.checkpoint}, trained with {number} {layers}"
 
 
 def _print_plan(job: Pretraining, model: AlbertForPreTraining) -> None:
@@ -373,26 +353,28 @@ def _print_plan(job: Pretraining, model: AlbertForPreTraining) -> None:
     lines = []
     for source in job.sources:
         available = source.manifest.splits["train"].examples
-        share, order = source.quota / BLOCK_ROWS, ""
-        if options.objective.swaps and source.manifest.share_with_order is not None:
-            order = f", {100 * source.manifest.share_with_order:.0f} % with an order to learn"
+        share = source.quota / BLOCK_ROWS
         padding = 1 - source.manifest.mean_length / options.max_seq_length
         lines.append(
-            f"{source.record_dir}: {available:,} {_RECORD_NAMES[source.manifest.format]} of up to "
+            f"{source.record_dir}: {available:,} rows of up to "
             f"{source.manifest.max_seq_length} pieces, {100 * padding:.0f} % padding at length "
             f"{options.max_seq_length}, {100 * share:.4g} % of the run, "
-            f"{examples * share / available:,.1f} epochs{order}"
+            f"{examples * share / available:,.1f} epochs"
         )
     data = "\n           ".join(lines)
+    weights = "random"
+    if job.init_checkpoint:
+        opened = job.initial.weights
+        weights = f"from {opened.checkpoint if opened else job.init_checkpoint}"
     print(
         f"""pre-training {job.model_dir}
   model    {config.num_hidden_layers} layers of {config.hidden_size}, embeddings of \
 {config.embedding_size}, {config.vocab_size:,} pieces: {parameters:,} parameters
-  weights  {_describe_weights(job.initial, job.model_dir)}
+  weights  initially {weights}
   data     {data}
 {settings.describe(job.strategy)}
   steps    {settings.num_train_steps:,} = {examples:,} examples; \
-{settings.warmup_steps:,} of warm-up to {settings.learning_rate:.4g}{stop}""",
+{settings.num_warmup_steps:,} of warm-up to {settings.learning_rate:.4g}{stop}""",
         flush=True,
     )
 

@@ -20,8 +20,7 @@ import tensorflow as tf
 
 PROJECT = Path(__file__).resolve().parents[1]
 NUM_STEPS = 30
-RATES = ("examples", "tokens", "padded_tokens")
-TIMINGS = ("time", "waiting_for_data", *(f"{rate}_per_second" for rate in RATES))
+TIMINGS = ("time", "examples_per_second", "tokens_per_second")
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["pipelines.pretrain", "pipelines.finetune", "tensorflow_text"])
 
@@ -55,9 +54,18 @@ def finish(process, exit_code=0, timeout=300):
     return out, err
 
 
-def run(module, *flags, exit_code=0, env=None):
+# Runs what is traced otherwise and draws nothing: both take longer than a few steps.
+QUICKLY = """
+import tensorflow as tf
+from albert_tf.jobs import pictures
+tf.config.run_functions_eagerly(True)
+pictures.write = lambda *_: ""
+"""
+
+
+def run(module, *flags, exit_code=0, env=None, before=""):
     """Runs `python -m module flags`; returns what it printed to stdout and stderr."""
-    code = f"import runpy, sys\nsys.modules.pop({module!r}, None)\n"
+    code = f"{before}\nimport runpy, sys\nsys.modules.pop({module!r}, None)\n"
     code += f"runpy.run_module({module!r}, None, '__main__', alter_sys=True)"
     return run_code(code, *flags, exit_code=exit_code, env=env)
 

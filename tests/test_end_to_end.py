@@ -44,7 +44,6 @@ def test_training_learns_and_leaves_curves(work, model_dir):
     # Padding counts as no tokens.
     mean = entry["tokens_per_second"] / entry["examples_per_second"]
     assert mean == pytest.approx(train.pieces / train.examples + 3)
-    assert entry["padded_tokens_per_second"] == pytest.approx(40 * entry["examples_per_second"])
     # The default length is that of the records.
     run_length = json.loads((model_dir / "run.json").read_text())["max_seq_length"]
     assert manifest.max_seq_length == run_length == 40
@@ -132,7 +131,7 @@ def test_a_deeper_model_begins_with_a_shallower_one(work, model_dir):
         *"--sentence_objective=nsp --num_train_steps=4".split(),
     ]
     out, _ = run("pipelines.pretrain", *flags)
-    assert "weights  initially from" in out and "/ckpt-30, trained with 3 shared layers" in out
+    assert "weights  initially from" in out and "/ckpt-30\n" in out
     begins, ended = log(work / "deeper")[0], log(model_dir)[-1]
     assert begins["masked_lm_loss"] < ended["masked_lm_loss"] + 0.1
     flags = [f"--checkpoint={work}/deeper", f"--record_dir={work}/records"]
@@ -163,8 +162,6 @@ def test_everything_at_once(work):
     assert "eval_examples 25 there, 30 here" in err
     trained = [entry for entry in entries if "loss" in entry]
     assert [entry["step"] for entry in trained] == [*range(2, 31, 2)]
-    for entry in trained:
-        assert 0 <= entry["waiting_for_data"] < 1
     best = min(evaluated, key=lambda entry: entry["heldout_masked_lm_at_mask_loss"])
     [index] = (directory / "best").glob("*.index")
     assert index.name == f"ckpt-{best['step']}.index"

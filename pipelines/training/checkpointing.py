@@ -4,26 +4,22 @@ On a single machine, checkpoints of a remote directory are written to a local te
 and then uploaded, the index file last. The machines of a TPU pod write them directly.
 """
 
-import contextlib
-import math
 import os
-import shutil
 import tempfile
-from collections.abc import Iterator
 
 import tensorflow as tf
 from absl import logging
 
 from albert_tf.checkpoints import model_directory
 from albert_tf.storage import files, unreadable
-from albert_tf.storage.errors import UserError, disk_full, is_disk_full
+from albert_tf.storage.errors import UserError
 
 
 class Checkpointer:
     """Saves and restores a model and its optimizer, including the step count.
 
-    The newest checkpoints are saved in `model_dir`. The best weights are saved in its sub-directory
-    BEST_DIR, without optimizer state. `writes` must be True on exactly one host of a run.
+    The best weights are saved without optimizer state. `writes` must be True on exactly one host of
+    a run.
     """
 
     def __init__(
@@ -60,7 +56,7 @@ class Checkpointer:
                 continue
             return int(self._optimizer.iterations.numpy())
         # The list file is written after the first checkpoint. Without it, a single unreadable
-        # checkpoint was left by a first write that was killed, so the run starts at step 0.
+        # checkpoint was left by a killed first write.
         finished = model_directory.list_checkpoints(self._directory)
         if finished or len(found) > 1 or tf.io.gfile.exists(_list_file(self._directory)):
             raise UserError(
@@ -72,38 +68,19 @@ class Checkpointer:
     def save(self, step: int) -> None:
         """Saves a checkpoint and deletes all but the newest three."""
         if self._writes:
-            with self._naming_full_disk(self._directory):
-                _write(self._checkpoint, self._directory, step, max_to_keep=3)
+            _write(self._checkpoint, self._directory, step, max_to_keep=3)
 
     def save_best(self, step: int) -> None:
         """Saves the current weights as the best weights so far."""
         if self._writes:
-            with self._naming_full_disk(self._best_directory):
-                _write(self._best, self._best_directory, step, max_to_keep=1)
-
-    @contextlib.contextmanager
-    def _naming_full_disk(self, directory: str) -> Iterator[None]:
-        """Replaces TensorFlow's error about a full disk by a UserError with the missing space."""
-        try:
-            yield
-        except tf.errors.OpError as error:
-            if not is_disk_full(error):
-                raise
-            _remove_unfinished(directory)
-            place = tempfile.gettempdir() if _is_uploaded(directory) else directory
-            model, slots = self._checkpoint.model, self._optimizer.variables()
-            needed = sum(math.prod(v.shape) * v.dtype.size for v in (*model.variables, *slots))
-            free = shutil.disk_usage(place).free
-            raise UserError(disk_full(place, needed - free)) from error
+            _write(self._best, self._best_directory, step, max_to_keep=1)
 
 
 def _write(checkpoint: tf.train.Checkpoint, directory: str, step: int, max_to_keep: int) -> None:
     """Writes a checkpoint, then deletes old checkpoints beyond `max_to_keep`.
 
-    tf.train.CheckpointManager is not used, because it never deletes checkpoints that are missing
-    from its list.
+    tf.train.CheckpointManager never deletes checkpoints that are missing from its list.
     """
-    # TensorFlow writes the index file last, so a checkpoint that has an index is complete.
     name = f"ckpt-{step}"
     path = os.path.join(directory, name)
     if _is_uploaded(directory):

@@ -13,7 +13,6 @@ from .metrics_log import accuracy_text
 
 # A plateau has at least so many steps and evaluations.
 _PLATEAU_STEPS, _PLATEAU_EVALUATIONS = 200, 3
-_MASKED_LM = "heldout_masked_lm_accuracy"
 _PLATEAU = (
     "warning: held-out masked-LM accuracy at [MASK] stays at {accuracy:.1%}; the most frequent "
     "piece alone gives {baseline:.1%}. The model only predicts frequent pieces: it does not use "
@@ -50,18 +49,17 @@ def make_scoring(
     dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
     vocab_size: int,
     mask_id: int,
-) -> Callable[[Callable[[int], bool]], dict[str, Any] | None]:
+) -> Callable[[Callable[[int], None]], dict[str, Any]]:
     """Returns a function `score(on_batch)` that makes one pass over a dataset.
 
     `score` returns a dict of float64 sums: `losses` (see losses.pretraining_sums, and
     `masked_lm_at_mask` for the predictions at [MASK] alone) and `targets` [vocab_size], the number
     of predictions whose target was each piece. Before each batch it calls `on_batch` with the
-    number of finished batches. If `on_batch` returns True, `score` stops and returns None.
+    number of finished batches.
 
     The model must have been created in the scope of `strategy`. `forward` takes a batch and a
-    dropout seed, and returns the outputs of AlbertForPreTraining. `dataset_fn` takes an input
-    context and returns the batches of this host's replicas. All hosts must have the same number of
-    batches.
+    dropout seed, and returns the outputs of AlbertForPreTraining. `dataset_fn` returns the batches
+    of this host's replicas, as many as on the other hosts.
     """
     batches = strategy.distribute_datasets_from_function(dataset_fn)
 
@@ -89,11 +87,10 @@ def make_scoring(
         # All replicas hold the same global values.
         return tf.nest.map_structure(lambda v: strategy.experimental_local_results(v)[0], values)
 
-    def score(on_batch: Callable[[int], bool] = lambda _: False) -> dict[str, Any] | None:
-        totals = None
+    def score(on_batch: Callable[[int], None] = lambda _: None) -> dict[str, Any]:
+        totals: Any = None
         for number, batch in enumerate(batches):
-            if on_batch(number):
-                return None
+            on_batch(number)
             totals = metrics.add_exactly(totals, score_batch(batch))
         return totals
 
@@ -101,25 +98,22 @@ def make_scoring(
 
 
 def make_evaluation(
-    score: Callable[[Callable[[int], bool]], dict[str, Any] | None],
+    score: Callable[[Callable[[int], None]], dict[str, Any]],
     known: Mapping[str, float],
     eval_steps: int,
     id_to_piece: Callable[[int], str],
-) -> Callable[[Callable[[], bool]], dict[str, float]]:
-    """Returns a function `evaluate(is_stopped)` that returns the metrics to log.
+) -> Callable[[Callable[[int], None]], dict[str, float]]:
+    """Returns a function `evaluate(on_batch)` that returns the metrics to log.
 
-    If `is_stopped` returns True, `evaluate` returns {}. The prefix `heldout_` marks the results of
+    For `score` and `on_batch` see make_scoring. The prefix `heldout_` marks the results of
     metrics.pretraining_metrics and the metrics in `known`, which do not depend on the weights.
-    `evaluate` also prints the accuracies and a baseline: always predicting the most frequent piece,
-    which `id_to_piece` names.
+    `evaluate` also prints the accuracies and a baseline: always predicting the most frequent piece.
     """
     accuracies: list[float] = []  # masked-LM accuracy at [MASK] of each evaluation
     evaluations = max(_PLATEAU_EVALUATIONS, 1 + math.ceil(_PLATEAU_STEPS / eval_steps))
 
-    def evaluate(is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float]:
-        totals = score(lambda _: is_stopped())
-        if totals is None:
-            return {}
+    def evaluate(on_batch: Callable[[int], None] = lambda _: None) -> dict[str, float]:
+        totals = score(on_batch)
         values = {**metrics.pretraining_metrics(totals["losses"]), **known}
         scalars = {f"heldout_{name}": value for name, value in values.items()}
         targets = totals["targets"]
@@ -138,16 +132,12 @@ def make_evaluation(
 
 
 def _summary(scalars: Mapping[str, float], most_frequent: str) -> str:
-    """Describes the accuracies of an evaluation and the baseline of always predicting one piece."""
-    at_mask = "heldout_masked_lm_at_mask_accuracy"
-    name, where = (at_mask, " at [MASK]") if at_mask in scalars else (_MASKED_LM, "")
-    order = [
-        accuracy_text(name, scalars)
-        for name in (
-            f"heldout_{kind}_accuracy" for kind in ("sentence_order", "openings", "inside")
-        )
-        if name in scalars
-    ]
+    name, where = "heldout_masked_lm_at_mask_accuracy", " at [MASK]"
+    if name not in scalars:
+        name, where = "heldout_masked_lm_accuracy", ""
+    kinds = ("sentence_order", "openings", "inside")
+    names = [f"heldout_{kind}_accuracy" for kind in kinds]
+    order = [accuracy_text(name, scalars) for name in names if name in scalars]
     masked = (
         f"held out: {100 * scalars.get(name, math.nan):.1f} % of pieces{where} "
         f"({100 * scalars['heldout_most_frequent_accuracy']:.1f} % always {most_frequent!r})"
@@ -158,9 +148,8 @@ def _summary(scalars: Mapping[str, float], most_frequent: str) -> str:
 def knows_frequencies_only(accuracies: Sequence[float], baseline: float, evaluations: int) -> bool:
     """Returns True if the model seems to have learnt only the frequencies of pieces.
 
-    `accuracies` are the masked-LM accuracies at [MASK] so far. Only the last `evaluations` of them
-    count. `baseline` is the accuracy of always predicting the most frequent piece. In a run on
-    novels, a plateau was at 0.97 to 1.02 times the baseline.
+    Only the last `evaluations` masked-LM accuracies at [MASK] count. `baseline` is the accuracy of
+    always predicting the most frequent piece. A plateau on novels was at 0.97 to 1.02 times it.
     """
     last = accuracies[-evaluations:]
     if len(last) < evaluations:

@@ -1,9 +1,8 @@
 """Writes the metrics of a run to metrics.jsonl and TensorBoard, and draws curves.png.
 
 Object stores cannot append to a file, so each new entry would rewrite the whole log. Therefore, a
-remote log is kept in memory and in a local temporary directory. metrics.jsonl is uploaded before
-each checkpoint. TensorBoard's file is uploaded before every second checkpoint and at the end of the
-run. Each upload takes two requests.
+remote log is kept in memory and in a local temporary directory. Both files are uploaded before each
+checkpoint and at the end of the run.
 """
 
 import json
@@ -22,20 +21,16 @@ from albert_tf.storage import files
 # Expected values for random guessing between two labels. They are drawn as dotted lines.
 _CHANCE = {
     "sentence_order_loss": math.log(2),
-    "sentence_order_accuracy": 0.5,
-    "openings_accuracy": 0.5,
-    "inside_accuracy": 0.5,
+    **dict.fromkeys(("sentence_order_accuracy", "openings_accuracy", "inside_accuracy"), 0.5),
 }
-
 _BASELINE = "heldout_most_frequent_accuracy"  # of always predicting the most frequent piece
 
 
 class MetricsLog:
     """Logs scalars for each step to MODEL_DIR/metrics.jsonl and MODEL_DIR/tensorboard.
 
-    `step` is the step of the restored checkpoint. Entries of later steps are deleted from
-    metrics.jsonl, but not from local TensorBoard files. Remote TensorBoard files are rewritten from
-    metrics.jsonl. `writes` must be True on exactly one host of a run.
+    `step` is the step of the restored checkpoint. Entries of later steps are deleted, but not from
+    local TensorBoard files. `writes` must be True on exactly one host of a run.
     """
 
     def __init__(self, model_dir: str, step: int, writes: bool = True):
@@ -44,9 +39,6 @@ class MetricsLog:
         self._writes = writes
         self._curves = os.path.join(model_dir, "tensorboard")
         self._space: tempfile.TemporaryDirectory[str] | None = None
-        # Number of entries that this process has uploaded to each of the files; -1 if none yet
-        self._stored = self._stored_curves = -1
-        self._uploads = 0
         if not writes:
             return
         if files.is_remote(model_dir):
@@ -61,10 +53,6 @@ class MetricsLog:
     def entries(self, names: Iterable[str]) -> list[dict[str, float]]:
         """Returns the entries that have one of the metrics, in order."""
         return [entry for entry in self._entries if not entry.keys().isdisjoint(names)]
-
-    def has(self, name: str, step: int) -> bool:
-        """Returns True if a metric was logged at a step."""
-        return any(entry["step"] == step and name in entry for entry in self._entries)
 
     def write(self, step: int, scalars: dict[str, float]) -> None:
         """Logs the scalars of one step, with the current Unix time in seconds."""
@@ -84,36 +72,24 @@ class MetricsLog:
                 if name not in ("step", "time"):
                     tf.summary.scalar(name, value)
 
-    def upload(self, last: bool = False) -> None:
-        """Uploads a remote log. If the upload fails, a warning is logged.
+    def upload(self) -> None:
+        """Uploads a remote log, and deletes the TensorBoard files of earlier processes.
 
         Call this before saving a checkpoint, because a resumed run needs all earlier log entries.
-        `last` must be True if nothing more will be logged.
+        If the upload fails, a warning is logged.
         """
         if not self._space:
             return
         try:
-            if self._stored < len(self._entries):
-                files.write_atomically(self._path, self._lines())
-                self._stored = len(self._entries)
-                self._uploads += 1
-            if self._stored_curves < self._stored and (last or self._uploads % 2 == 0):
-                self._upload_curves(self._space.name)
+            files.write_atomically(self._path, self._lines())
+            self._writer.flush()
+            (name,) = os.listdir(self._space.name)
+            with open(os.path.join(self._space.name, name), "rb") as file:
+                files.write_atomically(os.path.join(self._curves, name), file.read())
+            for other in {*files.names_in(self._curves)} - {name}:
+                files.remove(os.path.join(self._curves, other))
         except (OSError, tf.errors.OpError) as error:
             logging.warning("the log is not stored, training continues: %s", error)
-
-    def _upload_curves(self, directory: str) -> None:
-        """Uploads TensorBoard's file. The first upload deletes the files of earlier processes."""
-        self._writer.flush()
-        (name,) = os.listdir(directory)
-        with open(os.path.join(directory, name), "rb") as file:
-            # This takes two requests; tf.io.gfile.copy would take four.
-            files.write_atomically(os.path.join(self._curves, name), file.read())
-        if self._stored_curves < 0:
-            for other in files.names_in(self._curves):
-                if other != name:
-                    files.remove(os.path.join(self._curves, other))
-        self._stored_curves = len(self._entries)
 
     def _lines(self) -> str:
         return "".join(json.dumps(entry) + "\n" for entry in self._entries)

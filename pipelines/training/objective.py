@@ -12,7 +12,7 @@ from albert_tf import losses, metrics
 class Objective(NamedTuple):
     """Functions that compute the loss and the metrics of a task from sums over examples.
 
-    Divide these sums only after they have been added up over replicas, micro-batches and steps.
+    Divide these sums only after adding them up over replicas, micro-batches and steps.
 
     Attributes:
       weights: takes a batch. Returns the denominator of each loss, without running the model.

@@ -8,13 +8,10 @@ import tensorflow as tf
 
 
 class StopRequest:
-    """Context manager that sets a flag on SIGTERM and SIGINT. The training loop reads this flag.
+    """Context manager that sets `flag`, a bool variable on this host, on SIGTERM and SIGINT.
 
-    After the first signal, the current step is finished. A second signal exits immediately.
-
-    Attributes:
-      flag: bool variable on this host. True after a signal.
-      signal: number of the received signal, or None.
+    The training loop then finishes the current step. A second signal exits immediately. `signal` is
+    the number of the received signal, or None.
     """
 
     def __init__(self):

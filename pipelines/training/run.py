@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from albert_tf.checkpoints import hub, model_directory, saved_model
 from albert_tf.checkpoints.conversion import published_model
-from albert_tf.checkpoints.opening import ALBERT_TF, EXPORT, open_model
+from albert_tf.checkpoints.opening import ALBERT_TF, EXPORT, OpenModel, open_model
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import job_directory
 from albert_tf.storage import files
@@ -60,24 +60,24 @@ class InitialModel(NamedTuple):
     """Config, tokenizer and initial weights of a run.
 
     Attributes:
-      checkpoint: model directory, checkpoint prefix or SavedModel directory. None for random
-        weights.
-      trained_length: sequence length at which the checkpoint was trained. If it was not recorded,
-        the length of the position table. None for random weights.
+      weights: the model with the initial weights, whose `checkpoint` the run starts from. None for
+        random weights, and for runs of pre-training that have checkpoints.
+      trained_length: sequence length at which the weights were trained. If it is not recorded, the
+        length of the position table. Pre-training does not use it.
     """
 
     config: AlbertConfig
     tokenizer: AlbertTokenizer
-    checkpoint: str | None = None
-    trained_length: int | None = None
+    weights: OpenModel | None = None
+    trained_length: int = 0
 
 
 def initial_path(init_checkpoint: str, run_directory: str, strategy: str) -> str:
     """Returns the path of the initial weights. A published model is converted first.
 
-    `init_checkpoint` is a path or the name of a published model (see hub.local_path). The converted
-    model is written to RUN_DIRECTORY/.initial_model. Published models are refused with strategies
-    for several hosts, because each host would convert the model.
+    `init_checkpoint` is a path or the name of a published model (see hub.local_path), which is
+    converted to RUN_DIRECTORY/.initial_model. With strategies for several hosts it is refused,
+    because each host would convert the model.
     """
     if not hub.is_name(init_checkpoint):
         return init_checkpoint
@@ -94,31 +94,25 @@ def read_initial_model(init_checkpoint: str) -> InitialModel:
     opened = open_model(init_checkpoint, [ALBERT_TF, EXPORT], parts=True)
     if opened.format == EXPORT:
         config, tokenizer = saved_model.read_config_and_tokenizer(opened.path)
-        return InitialModel(config, tokenizer, opened.path, config.max_position_embeddings)
-    # A run starts from the newest checkpoint, even if the model is fine-tuned and has a better one.
-    model_dir, newest = model_directory.find_checkpoint(opened.path)
-    config = model_directory.read_config(model_dir, newest)
-    tokenizer = model_directory.load_tokenizer(model_dir, config)
-    length = model_directory.trained_length(model_dir, config)
-    return InitialModel(config, tokenizer, newest, length)
+        return InitialModel(config, tokenizer, opened, config.max_position_embeddings)
+    if opened.is_fine_tuned:
+        # A run starts from the newest checkpoint, even if there is a better one.
+        _, newest = model_directory.find_checkpoint(opened.path)
+        opened = dataclasses.replace(opened, checkpoint=newest)
+    tokenizer = model_directory.load_tokenizer(opened.directory, opened.config)
+    length = model_directory.trained_length(opened.directory, opened.config)
+    return InitialModel(opened.config, tokenizer, opened, length)
 
 
-def hash_of_weights(checkpoint: str) -> str:
-    """Returns a hash of the weights of a checkpoint or SavedModel, independent of its path."""
-    if saved_model.is_saved_model(checkpoint):
-        checkpoint = saved_model.variables_prefix(checkpoint)
+def hash_of_weights(opened: OpenModel) -> str:
+    """Returns a hash of the weights of a checkpoint or export, independent of its path."""
     # The index file contains a checksum of each variable.
-    return files.sha256(checkpoint + ".index")[:16]
+    return files.sha256(opened.checkpoint + ".index")[:16]
 
 
-def origin_of(run_directory: str, checkpoint: str | None) -> dict[str, str]:
+def origin_of(run_directory: str, opened: OpenModel | None) -> dict[str, str]:
     """Returns {"origin": ...} if a run started from a published model's weights, else {}."""
-    # A resumed run reads its own directory, because `checkpoint` may have been deleted.
-    if tf.io.gfile.exists(os.path.join(run_directory, model_directory.RUN_FILE)):
-        directory = run_directory
-    elif not checkpoint or saved_model.is_saved_model(checkpoint):
-        return {}
-    else:
-        directory, _ = model_directory.find_checkpoint(checkpoint)
-    origin = model_directory.read_origin(directory)
+    origin = model_directory.read_origin(run_directory)
+    if not origin and opened:
+        origin = model_directory.read_origin(opened.directory)
     return {"origin": origin} if origin else {}

@@ -29,10 +29,7 @@ SettingsT = TypeVar("SettingsT", bound="TrainingSettings")
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """Settings that determine the final weights of a run, together with model, data and seed.
-
-    `num_epochs` and `warmup_fraction` can replace numbers of steps. `with_steps` converts them.
-    """
+    """Settings that determine the final weights of a run, together with model, data and seed."""
 
     global_batch_size: int = setting(
         flags.DEFINE_integer, "Examples per step, summed over all devices.", lower_bound=1
@@ -80,7 +77,7 @@ class TrainingSettings:
         flags.DEFINE_float,
         "Number of epochs over the training data. Replaces --num_train_steps.",
         None,
-        lower_bound=0.0,
+        lower_bound=0.001,
     )
     warmup_fraction: float | None = setting(
         flags.DEFINE_float,
@@ -90,41 +87,37 @@ class TrainingSettings:
         upper_bound=1.0,
     )
 
-    def __post_init__(self):
-        """Raises a UserError if the run would have no steps."""
-        if self.num_epochs == 0:
-            raise UserError("--num_epochs=0: expected a number above 0, such as 3 or 0.5")
-
     def with_steps(self: SettingsT, num_examples: int) -> SettingsT:
         """Returns a copy in which `num_epochs` and `warmup_fraction` are converted to steps.
 
         `num_examples` is the number of training examples (for SQuAD, of windows).
         """
-        steps = self.num_train_steps
+        steps, warmup_steps = self.num_train_steps, self.num_warmup_steps
         if self.num_epochs is not None:
-            steps = max(
-                1, math.ceil(round(self.num_epochs * num_examples / self.global_batch_size, 6))
-            )
-        found = dataclasses.replace(self, num_train_steps=steps, num_epochs=None)
-        return dataclasses.replace(found, num_warmup_steps=found.warmup_steps, warmup_fraction=None)
-
-    @property
-    def warmup_steps(self) -> int:
-        """The number of warm-up steps of `num_train_steps`."""
-        if self.num_warmup_steps is not None:
-            return self.num_warmup_steps
-        return round((self.warmup_fraction or 0.0) * self.num_train_steps)
+            epochs = self.num_epochs * num_examples / self.global_batch_size
+            steps = max(1, math.ceil(round(epochs, 6)))
+        if warmup_steps is None:
+            warmup_steps = round((self.warmup_fraction or 0.0) * steps)
+        return dataclasses.replace(
+            self,
+            num_train_steps=steps,
+            num_warmup_steps=warmup_steps,
+            num_epochs=None,
+            warmup_fraction=None,
+        )
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """Raises a UserError if a batch does not divide evenly or the warm-up is too long."""
+        """Raises a UserError if a batch does not divide evenly or the warm-up is too long.
+
+        Call this after `with_steps`.
+        """
         replicas = strategy.num_replicas_in_sync
         if self.global_batch_size % (replicas * self.gradient_accumulation_steps):
             raise UserError(
                 f"--global_batch_size={self.global_batch_size} does not divide among {replicas} "
                 f"replicas x --gradient_accumulation_steps={self.gradient_accumulation_steps}"
             )
-        # The steps of num_epochs are known after with_steps.
-        if self.num_epochs is None and self.warmup_steps > self.num_train_steps:
+        if (self.num_warmup_steps or 0) > self.num_train_steps:
             raise UserError(
                 f"--num_warmup_steps={self.num_warmup_steps} is beyond the run's "
                 f"{self.num_train_steps} steps: give fewer, or --warmup_fraction, such as 0.1"
@@ -203,14 +196,8 @@ class PretrainingSettings(TrainingSettings):
         lower_bound=1,
     )
 
-    def identity(self) -> dict[str, Any]:
-        """Returns the settings that identify a run. A resumed run may have another `stop_step`."""
-        values = dataclasses.asdict(self)
-        del values["stop_step"]
-        return values
-
     def check(self, strategy: tf.distribute.Strategy) -> None:
-        """See `TrainingSettings.check`. Also refuses --unpad if XLA compiles the whole model."""
+        """Also refuses --unpad if XLA compiles the whole model."""
         super().check(strategy)
         if self.unpad and (self.jit_compile or is_tpu(strategy)):
             raise UserError("--unpad: not for TPUs, and not with --jit_compile")
@@ -243,7 +230,7 @@ class LoopSettings:
     )
 
     def __post_init__(self):
-        """Raises a UserError if the settings are inconsistent."""
+        """Raises a UserError if early stopping has no evaluations."""
         if self.early_stopping_evaluations and not self.eval_steps:
             raise UserError("--early_stopping_evaluations needs evaluations: give --eval_steps")
 
@@ -274,9 +261,8 @@ def precision(mixed_precision: str) -> Iterator[None]:
     """Sets the dtype policy (--mixed_precision) of layers that are created in this context.
 
     With bfloat16, the sum of embeddings, softmax, LayerNorm, logits, losses and the update are
-    still computed in float32. Weights are cast for each matrix product. Casting them once per step
-    might save about 2 % of the time (an estimate), but the gradients of shared weights would then
-    be summed in bfloat16.
+    still computed in float32. Weights are cast for each matrix product, not once per step, which
+    would sum the gradients of shared weights in bfloat16.
     """
     before = tf.keras.mixed_precision.global_policy()
     policy = "float32" if mixed_precision == "none" else f"mixed_{mixed_precision}"

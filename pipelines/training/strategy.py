@@ -71,14 +71,7 @@ def is_tpu(strategy: tf.distribute.Strategy) -> bool:
 
 def is_chief(strategy: tf.distribute.Strategy) -> bool:
     """Returns True if this host writes the files of the run. Exactly one host does."""
-    resolver = strategy.cluster_resolver
-    if resolver is None or resolver.task_type is None:
-        return True
-    return resolver.task_type == "chief" or (
-        resolver.task_type == "worker"
-        and resolver.task_id == 0
-        and "chief" not in resolver.cluster_spec().jobs
-    )
+    return strategy.extended.should_checkpoint
 
 
 def has_several_hosts(strategy: tf.distribute.Strategy) -> bool:
@@ -90,7 +83,7 @@ def has_several_hosts(strategy: tf.distribute.Strategy) -> bool:
 
 @contextlib.contextmanager
 def naming_lost_workers() -> Iterator[None]:
-    """Replaces TensorFlow's long error about a lost worker with a one-line UserError."""
+    """Replaces TensorFlow's error about a lost worker with a UserError."""
     try:
         yield
     except tf.errors.OpError as error:

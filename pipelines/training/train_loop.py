@@ -24,8 +24,6 @@ from .train_step import TrainStep, make_step_loop
 class TrainLoop:
     """Trains a run from its newest checkpoint to its last step.
 
-    Logging, saving, evaluation and stopping happen between the loops on the device.
-
     Args:
       run: model variables and `train_step` must have been created in the scope of its strategy.
       train_step: the training step, with the model, optimizer, objective and settings.
@@ -33,8 +31,8 @@ class TrainLoop:
         the batches of this host's replicas, starting at that step.
       loop: how often to log, save and evaluate.
       per_example: dict mapping the name of a logged rate to its amount per example.
-      evaluate: function of `is_stopped` that returns the metrics of the current model on held-out
-        data, or {} if it was stopped. Its best weights are saved.
+      evaluate: function of `on_batch` that returns the metrics of the current model on held-out
+        data. It calls `on_batch` with the number of finished batches before each batch.
       stop_step: step at which to stop before the last one, or None. A step beyond the end has no
         effect. Raises a UserError if the newest checkpoint is of a later step.
     """
@@ -46,7 +44,7 @@ class TrainLoop:
         dataset_fn: Callable[[int, tf.distribute.InputContext], tf.data.Dataset],
         loop: LoopSettings,
         per_example: dict[str, float],
-        evaluate: Callable[[Callable[[], bool]], dict[str, float]] | None = None,
+        evaluate: Callable[[Callable[[int], None]], dict[str, float]] | None = None,
         stop_step: int | None = None,
     ):
         self._run, self._train_step, self._loop = run, train_step, loop
@@ -55,10 +53,9 @@ class TrainLoop:
         self._optimizer = optimizer = train_step.optimizer
         self._num_train_steps = self._settings.num_train_steps
         self._last_step = min(stop_step or self._num_train_steps, self._num_train_steps)
-        # To resume: 1. Create all variables and slots, so that a checkpoint can be restored.
+        # A checkpoint is restored to existing variables and slots.
         with run.strategy.scope():
             optimization.create_slots(optimizer, train_step.model)
-        # 2. Restore weights, slots and the step count together.
         self._checkpointer = Checkpointer(
             run.model_dir, train_step.model, optimizer, writes=run.is_chief
         )
@@ -71,9 +68,7 @@ class TrainLoop:
                 f"--stop_step={stop_step}: {run.model_dir!r} is at step {step} already: give a "
                 "later step"
             )
-        # 3. Delete later log entries. The remaining entries contain the best metric so far.
         self._log = MetricsLog(run.model_dir, step, writes=run.is_chief)
-        # 4. Start the dataset at that step. This reads at most one group per record directory.
         # With an unknown cardinality, all hosts would exchange a message before every batch.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         self._iterator = iter(
@@ -87,9 +82,8 @@ class TrainLoop:
     def train(self) -> None:
         """Trains until settings.num_train_steps, stop_step, early stopping or a signal.
 
-        Raises:
-          UserError: if loss or gradient is not finite. The last checkpoint is kept.
-          SystemExit: on SIGTERM or Ctrl-C, after saving a checkpoint. Code: 128 + signal number.
+        Raises a UserError if loss or gradient is not finite, and a SystemExit of 128 + signal
+        number on SIGTERM or Ctrl-C, after saving a checkpoint.
         """
         with self._stop, self._progress:
             self._run_loops()
@@ -105,7 +99,7 @@ class TrainLoop:
                     f"stopped at step {self._step:,} of {self._num_train_steps:,} (--stop_step): "
                     "run the same command with a later --stop_step, or without it, to continue"
                 )
-            self._log.upload(last=True)
+            self._log.upload()
             # If a signal came after the last step, exit now: the caller's next work may take long.
             if self._stop.signal is not None:
                 self._leave()
@@ -118,15 +112,10 @@ class TrainLoop:
             if self._step == end or _is_over(self._best_values(), loop):
                 return
             # A resumed run ends its loops at the same steps, so it logs the same sums. If a signal
-            # or stop_step ends a loop early, its log entry is split into two. The final weights
-            # stay the same, bit for bit.
-            loop_end = loop.end_after(self._step)
+            # or stop_step ends a loop early, its log entry is split into two.
+            steps = min(loop.end_after(self._step), end) - self._step
             started = time.monotonic()
-            totals = run_steps(
-                self._iterator,
-                tf.constant(min(loop_end, end) - self._step),
-                self._stop.flag,
-            )
+            totals = run_steps(self._iterator, tf.constant(steps), self._stop.flag)
             totals = tf.nest.map_structure(float, totals)  # waits for the device
             seconds = time.monotonic() - started
             self._step += int(totals["steps"])
@@ -144,17 +133,17 @@ class TrainLoop:
         # A resumed run first repeats an evaluation that was interrupted.
         step, best_by = self._step, self._objective.best_by
         is_due = step > 0 and self._is_due(self._loop.eval_steps)
-        if not self._evaluate or not is_due or any(self._log.has(n, step) for n in best_by):
+        is_done = any(entry["step"] == step for entry in self._log.entries(best_by))
+        if not self._evaluate or not is_due or is_done:
             return
 
-        def is_stopped() -> bool:
+        def leave_if_stopped(_) -> None:
             # With several hosts, no evaluation is interrupted, because all must stop together.
-            return self._stop.signal is not None and not has_several_hosts(self._run.strategy)
+            if self._stop.signal is not None and not has_several_hosts(self._run.strategy):
+                self._save()
+                self._leave()
 
-        metrics = self._evaluate(is_stopped)
-        if not metrics:
-            self._save()
-            self._leave()
+        metrics = self._evaluate(leave_if_stopped)
         found = _rank(metrics, best_by)
         best = max(self._best_values(), default=_rank({}, best_by))
         if found > best:
@@ -168,7 +157,7 @@ class TrainLoop:
 
     def _leave(self) -> NoReturn:
         """Exits the program after a signal on this host or another host."""
-        self._log.upload(last=True)
+        self._log.upload()
         number = self._stop.signal or signal.SIGTERM
         print(
             f"\n{signal.Signals(number).name} at step {self._step:,}: checkpoint saved; run the "
@@ -179,24 +168,21 @@ class TrainLoop:
         sys.exit(128 + number)
 
     def _best_values(self) -> list[tuple[float, ...]]:
-        """Returns the _rank of each evaluation."""
         names = self._objective.best_by
         return [_rank(entry, names) for entry in self._log.entries(names)]
 
     def _scalars(self, totals, seconds: float) -> dict[str, float]:
-        """Returns the metrics to log for the steps that `totals` covers."""
-        optimizer, steps = self._optimizer, int(totals["steps"])
+        steps = int(totals["steps"])
         scalars = self._objective.metrics(totals["sums"])
-        if with_gradient := steps - int(totals["without_gradient"]):
+        if with_gradient := steps - int(totals["overflows"]):
             scalars["gradient_norm"] = totals["gradient_norm"] / with_gradient
         # The learning rate of the last step. Steps are counted from 0.
-        scalars["learning_rate"] = float(optimizer.learning_rate(self._step - 1))
+        scalars["learning_rate"] = float(self._optimizer.learning_rate(self._step - 1))
         if self._train_step.loss_scale:
             scalars["loss_scale"] = float(self._train_step.loss_scale.value.read_value())
         examples = steps * self._settings.global_batch_size
         for rate, amount in self._per_example.items():
             scalars[rate] = examples * amount / seconds
-        scalars["waiting_for_data"] = totals["seconds_waiting"] / seconds
         return scalars
 
     def _save(self) -> None:
@@ -207,7 +193,6 @@ class TrainLoop:
         return every > 0 and (self._step % every == 0 or self._step == self._num_train_steps)
 
     def _refuse_bad_batch(self) -> NoReturn:
-        # A loop on the device ends after a bad batch.
         bad_step, size = self._step - 1, self._settings.global_batch_size
         raise UserError(
             f"loss or gradient is not finite in the batch of step {bad_step} (examples "
@@ -219,9 +204,9 @@ class TrainLoop:
 
 
 def _rank(metrics: Mapping[str, float], names: Sequence[str]) -> tuple[float, ...]:
-    """Returns the metrics of an evaluation in the order of `names`, with losses negated.
+    """Returns the metrics of an evaluation, so that a higher tuple is better (Objective.best_by).
 
-    A higher tuple is better: see Objective.best_by. A missing or non-finite metric is the worst.
+    A missing or non-finite metric is the worst.
     """
     values = (metrics.get(name, math.nan) for name in names)
     signed = (-value if name.endswith("loss") else value for name, value in zip(names, values))
@@ -243,6 +228,5 @@ def _line(scalars: dict[str, float]) -> str:
         f"{loss}, {''.join(accuracies)}"
         f"lr {scalars['learning_rate']:.2g}, "
         f"{scalars['examples_per_second']:,.0f} examples/s, "
-        f"{scalars['tokens_per_second']:,.0f} tokens/s, "
-        f"{100 * scalars['waiting_for_data']:.1f} % waiting for data"
+        f"{scalars['tokens_per_second']:,.0f} tokens/s"
     )

@@ -15,12 +15,8 @@ class TrainStep:
     """One optimizer step on one replica. The results are for the global batch.
 
     The loss is a mean over the global batch, so replicas and micro-batches with fewer predictions
-    have less weight. If the gradient is not finite, it is set to 0, and the batch is excluded from
-    the sums. With float16, the batch is excluded only if the loss is not finite.
-
-    `forward` takes a batch and a dropout seed, and returns the outputs of `model`. `optimizer`
-    counts the steps. This class uses gradient_accumulation_steps, jit_compile and mixed_precision
-    of `settings`. Create it in the scope of the strategy.
+    have less weight. `forward` takes a batch and a dropout seed, and returns the outputs of
+    `model`. `optimizer` counts the steps. Create this object in the scope of the strategy.
 
     Attributes:
       loss_scale: with float16, the dynamic factor of the loss, else None.
@@ -58,41 +54,41 @@ class TrainStep:
           stop: scalar bool. True if this host received a stop request.
 
         Returns:
-          Dict of float32 scalars: `sums` of the objective (nested), `gradient_norm`, `bad_batches`
-          (0 or 1), `without_gradient` (0 or 1) and `stop` (number of replicas with a request).
+          Dict of float32 scalars: `sums` of the objective (nested), `gradient_norm` (0 after an
+          overflow of float16), `bad_batches` (0 or 1; the run must end after a bad batch),
+          `overflows` (0 or 1) and `stop` (number of replicas with a request).
         """
         replica = tf.distribute.get_replica_context()
-        # Sum the stop requests over replicas, so that all hosts stop after the same step.
+        # All hosts stop after the same step.
         denominators, stop = replica.all_reduce(
             tf.distribute.ReduceOp.SUM, (self.objective.weights(batch), tf.cast(stop, tf.float32))
         )
-        # Compute the gradients of this replica's part of the scaled loss, and sum over replicas.
         scale = self.loss_scale.value.read_value() if self.loss_scale else tf.ones([])
         seed = self._dropout_seed(replica)
         sums, gradients = self._sums_and_gradients(batch, seed, denominators, scale)
         sums, gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, (sums, gradients))
-        # Undo the loss scaling, then clip.
         if self.loss_scale:
             gradients = [gradient / scale for gradient in gradients]
         gradients, norm = optimization.clip_by_global_norm(gradients, _MAX_GRADIENT_NORM)
-        # Apply the update. MirroredStrategy does not allow apply_gradients inside a conditional, so
-        # a bad batch is not skipped: it still decays the moments and counts as a step.
         has_loss = tf.math.is_finite(self.objective.loss(sums, denominators))
-        finite = tf.math.is_finite(norm) & has_loss
-        keep = tf.cast(finite, tf.float32)
-        # Use multiply_no_nan, because infinity * 0 is nan.
-        self._apply([tf.math.multiply_no_nan(gradient, keep) for gradient in gradients], replica)
-        # Compute the metrics.
-        is_bad, counted = ~finite, keep
+        is_finite = tf.math.is_finite(norm) & has_loss
+        is_bad, is_overflow = ~is_finite, tf.constant(False)
         if self.loss_scale:
-            self.loss_scale.update(finite)
-            is_bad &= ~has_loss | (scale <= 1.0)  # else a smaller scale may help
-            counted = tf.cast(has_loss, tf.float32)
+            # After an overflow, a smaller scale may help. MirroredStrategy does not allow
+            # apply_gradients inside a conditional, so the update uses zero gradients instead.
+            is_overflow = is_bad & has_loss & (scale > 1.0)
+            is_bad &= ~is_overflow
+            # Use multiply_no_nan, because infinity * 0 is nan.
+            keep = tf.cast(is_finite, tf.float32)
+            gradients = [tf.math.multiply_no_nan(gradient, keep) for gradient in gradients]
+            norm = tf.math.multiply_no_nan(norm, keep)
+            self.loss_scale.update(is_finite)
+        self._apply(gradients, replica)
         return {
-            "sums": tf.nest.map_structure(lambda x: tf.math.multiply_no_nan(x, counted), sums),
-            "gradient_norm": tf.math.multiply_no_nan(norm, keep),
+            "sums": sums,
+            "gradient_norm": norm,
             "bad_batches": tf.cast(is_bad, tf.float32),
-            "without_gradient": 1.0 - keep,
+            "overflows": tf.cast(is_overflow, tf.float32),
             "stop": stop,
         }
 
@@ -109,8 +105,7 @@ class TrainStep:
             loss = self.objective.loss(sums, denominators)
             if self.loss_scale:
                 loss *= scale
-        # Some tasks do not use all weights, such as the weights of the pooler. Unused weights get
-        # a gradient of 0. They only decay, by learning rate * weight decay, about 1e-6 per step.
+        # Weights that a task does not use, such as the pooler's, get a gradient of 0. They decay.
         gradients = tape.gradient(
             loss,
             self.model.trainable_variables,
@@ -162,46 +157,24 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> C
     """Returns a function `run_steps(iterator, num_steps, stop)`.
 
     `run_steps` runs up to `num_steps` steps. It ends early after a bad batch, or after a step that
-    started while the bool variable `stop` was True on any host. A batch is bad if its gradient is
-    not finite, unless the cause is the loss scale of float16.
-
-    `run_steps` returns the scalars of TrainStep.run, summed over all steps, and two more scalars:
-    `seconds_waiting` is the time spent waiting for data. `steps` is the number of steps that were
-    run.
+    started while the bool variable `stop` was True on any host. It returns the scalars of
+    TrainStep.run, summed over all steps, and `steps`, the number of steps that were run.
     """
 
-    def one_step(iterator, stop, after):
-        # Control dependencies fix the order, so that only the wait for data is measured.
-        with tf.control_dependencies([after]):
-            asked = tf.timestamp()
-        with tf.control_dependencies([asked]):
-            batch = next(iterator)
-        local = strategy.experimental_local_results(batch)[0]
-        with tf.control_dependencies(tf.nest.flatten(local)):
-            seconds_waiting = tf.cast(tf.timestamp() - asked, tf.float32)
-
-        # Without this dependency, a single thread might read the clock only during the step. With
-        # several replicas, strategy.run ignores control dependencies, so the batch must depend.
-        def after_clock(rows):
-            with tf.device(rows.device), tf.control_dependencies([seconds_waiting]):
-                return tf.identity(rows)
-
-        batch = tf.nest.map_structure(after_clock, batch, expand_composites=True)
-        values = strategy.run(train_step.run, (batch, stop))
+    def one_step(iterator, stop):
+        values = strategy.run(train_step.run, (next(iterator), stop))
         # All replicas hold the global values. strategy.reduce would run a collective for each one.
-        values = tf.nest.map_structure(
+        return tf.nest.map_structure(
             lambda value: strategy.experimental_local_results(value)[0], values
         )
-        return {**values, "seconds_waiting": seconds_waiting}
 
     @tf.function
     def run_steps(iterator, num_steps, stop):
-        names = "gradient_norm", "bad_batches", "without_gradient", "stop", "seconds_waiting"
+        names = "gradient_norm", "bad_batches", "overflows", "stop"
         totals = {"sums": train_step.objective.zero_sums(), **{n: tf.zeros([]) for n in names}}
         steps = tf.constant(0)
         while steps < num_steps and totals["bad_batches"] == 0.0 and totals["stop"] == 0.0:
-            values = one_step(iterator, stop.read_value(), totals["gradient_norm"])
-            totals = tf.nest.map_structure(tf.add, totals, values)
+            totals = tf.nest.map_structure(tf.add, totals, one_step(iterator, stop.read_value()))
             steps += 1
         return {**totals, "steps": steps}
 

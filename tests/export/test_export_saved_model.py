@@ -220,7 +220,7 @@ def test_every_reader_accepts_versions_and_their_directory(
         given, expected = f"{tmp_path}/{path}", str(tmp_path / f"exports/{expected}")
         load_to_ask(given)
         assert capsys.readouterr().out == f"{expected} answers\n"
-        assert open_model(given).path == read_initial_model(given).checkpoint == expected
+        assert open_model(given).path == read_initial_model(given).weights.path == expected
         with pytest.warns(UserWarning, match=f"{expected}: an export"):
             albert_tf.from_pretrained(given)
 

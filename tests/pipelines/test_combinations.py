@@ -1,23 +1,34 @@
 """Several learning rates and epochs by one command: each combination is a run of its own."""
 
 import json
+import re
 import shutil
 
 import pytest
 
 from pipelines.tasks.running.fine_tuned import find_model
 from tests.builders import table_flags
-from tests.jobs import run
+from tests.jobs import QUICKLY, run
 
 RATES = ("learning_rate_0.02", "learning_rate_1e-05")  # the second is better
-TWO = ["--learning_rate=0.02,1e-5", "--random_seeds=2"]
+TWO = "--learning_rate=0.02,1e-5 --random_seeds=2"
+
+
+def finetune(*places, more, splits=("train", "dev"), exit_code=0):
+    """Returns what the program printed to stdout, or the error of exit code 2."""
+    flags = table_flags(*places, splits=splits)
+    if "--num_epochs=" in more:
+        flags = [flag for flag in flags if "num_" not in flag]
+    else:
+        flags.append("--num_train_steps=3")
+    flags += more.split()
+    return run("pipelines.finetune", *flags, exit_code=exit_code, before=QUICKLY)[exit_code // 2]
 
 
 @pytest.fixture(scope="module")
 def two_rates(tmp_path_factory, table, pretrained):
     output_dir = tmp_path_factory.mktemp("runs") / "rates"
-    out, _ = run("pipelines.finetune", *table_flags(table, pretrained, output_dir, *TWO))
-    return output_dir, out
+    return output_dir, finetune(table, pretrained, output_dir, more=TWO)
 
 
 def test_a_table_with_the_best_on_dev(two_rates):
@@ -38,46 +49,40 @@ def test_a_table_with_the_best_on_dev(two_rates):
     assert f"best     {output_dir}/{results['best']} by accuracy" in out
 
 
-def test_other_settings_are_refused(two_rates, table, pretrained, tmp_path):
+def test_a_killed_command_does_what_is_missing_and_no_other_run(
+    two_rates, table, pretrained, tmp_path
+):
     output_dir = shutil.copytree(two_rates[0], tmp_path / "rates")
+    rows = (table / "train.tsv").read_text()
+    (tmp_path / "longer.tsv").write_text(rows + rows.splitlines(keepends=True)[-1])
     for rates, other in (
         ("0.02,1e-5", "--global_batch_size=6"),
-        ("0.03,1e-4", "--num_train_steps=9"),
         ("0.02", "--random_seeds=1"),
+        ("0.03,1e-4", f"--train_file={tmp_path}/longer.tsv"),
     ):
-        flags = table_flags(table, pretrained, output_dir, f"--learning_rate={rates}", other)
-        err = run("pipelines.finetune", *flags, exit_code=2)[1]
-        assert "another run" in err or "other settings" in err, err
-    longer, rows = tmp_path / "longer.tsv", (table / "train.tsv").read_text()
-    longer.write_text(rows + rows.splitlines(keepends=True)[-1])
-    more = ["--learning_rate=0.03,1e-4", f"--train_file={longer}"]
-    flags = table_flags(table, pretrained, output_dir, *more)
-    assert "holds another run (train " in run("pipelines.finetune", *flags, exit_code=2)[1]
-
-
-def test_a_killed_command_does_what_is_missing(two_rates, table, pretrained, tmp_path):
-    output_dir = shutil.copytree(two_rates[0], tmp_path / "rates")
+        more = f"--learning_rate={rates} {other}"
+        err = finetune(table, pretrained, output_dir, more=more, exit_code=2)
+        assert "another run" in err or "another kind of run" in err, err
     expected = (output_dir / "combinations.json").read_text()
     (output_dir / "combinations.json").unlink()
     shutil.rmtree(output_dir / RATES[1] / "seed_2")
-    out, _ = run("pipelines.finetune", *table_flags(table, pretrained, output_dir, *TWO))
-    [written] = [line for line in out.splitlines() if line.startswith("curves ")]
-    assert written.endswith(f"rates/{RATES[1]}/seed_2/curves.png")
+    out = finetune(table, pretrained, output_dir, more=TWO)
+    written = re.findall(r"^predictions .*rates/(.*)/predictions/", out, re.MULTILINE)
+    assert {*written} == {f"{RATES[1]}/seed_2"}
     assert (output_dir / "combinations.json").read_text() == expected
 
 
-def test_what_cannot_be_compared_leaves_no_directory(table, pretrained, tmp_path):
-    warm_up = "--num_warmup_steps=20"
-    for splits, *more, steps in (
-        (["train", "dev"], "--num_epochs=2,3", 15),
-        (["train"], "--num_epochs=2", "--folds=3", 10),
-    ):
-        flags = table_flags(table, pretrained, tmp_path / "out", splits=splits)
-        flags = [f for f in flags if "num_" not in f]
-        err = run("pipelines.finetune", *flags, *more, warm_up, exit_code=2)[1]
-        assert f"--num_warmup_steps=20 is beyond the run's {steps} steps" in err
-    flags = table_flags(table, pretrained, tmp_path / "out", *TWO, splits=("train",))
-    for more in ([], ["--eval_steps=0"]):
-        err = run("pipelines.finetune", *flags, *more, exit_code=2)[1]
-        assert "several values are compared on dev: give --dev_file" in err
-    assert not (tmp_path / "out").exists()
+@pytest.mark.parametrize(
+    ("splits", "more", "message"),
+    [
+        (("train", "dev"), "--num_epochs=2,3 --num_warmup_steps=20", "beyond the run's 15 steps"),
+        (("train",), "--num_epochs=2 --folds=3 --num_warmup_steps=20", "beyond the run's 10 steps"),
+        (("train",), "--learning_rate=1,2", "several values are compared on dev: give --dev_file"),
+    ],
+)
+def test_what_cannot_be_compared_leaves_no_directory(
+    table, pretrained, tmp_path, splits, more, message
+):
+    out = tmp_path / "out"
+    assert message in finetune(table, pretrained, out, more=more, splits=splits, exit_code=2)
+    assert not out.exists()

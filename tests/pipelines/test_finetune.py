@@ -1,6 +1,5 @@
 import functools
 import json
-import shlex
 import shutil
 
 import numpy as np
@@ -14,49 +13,47 @@ from export.export_saved_model import export
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask
 from pipelines.tasks.reading.dev_split import split_off_dev
+from pipelines.tasks.running.results import summarise
 from pipelines.training.settings import LoopSettings
 from tests.builders import DEV, TEST, classification, finetune, make_rows, run_task, table_flags
-from tests.jobs import assert_same_bits, log, run, start, wait_for, weights
+from tests.jobs import assert_same_bits, log, run, run_code, start, wait_for, weights
 from tests.pipelines.test_predict import read
 
 
 @pytest.fixture(scope="module")
 def two_seeds(tmp_path_factory, table, pretrained):
+    """A trained seed, and its copy with another number."""
     output_dir = tmp_path_factory.mktemp("runs") / "two"
+    finetune(table, pretrained, output_dir)
+    shutil.copytree(output_dir / "seed_1", output_dir / "seed_2")
     return output_dir, finetune(table, pretrained, output_dir, seeds=(1, 2))
 
 
 def test_learns_and_says_so(two_seeds, table, pretrained):
     output_dir, results = two_seeds
     assert json.loads((output_dir / "results.json").read_text()) == results
-    accuracies = [results["dev"]["seeds"][seed]["accuracy"] for seed in ("1", "2")]
-    assert min(accuracies) > 0.85, "a single word decides"
-    assert results["dev"]["median"]["accuracy"] == pytest.approx(np.mean(accuracies))
-    assert results["dev"]["lowest"]["accuracy"] == min(accuracies)
-    one, two = (weights(output_dir / f"seed_{seed}") for seed in (1, 2))
-    assert any(not np.array_equal(one[name], two[name]) for name in one)
-    for seed, accuracy in zip((1, 2), accuracies):
-        directory = output_dir / f"seed_{seed}"
-        rows = read(directory / "predictions/dev_predictions.tsv")
-        assert [row["id"] for row in rows] == [f"id{i}" for i in range(DEV)]
-        hits = [row["label"] == row["prediction"] for row in rows]
-        assert np.mean(hits) == pytest.approx(accuracy)
-        # The best weights are those of the best score.
-        scores = {e["step"]: e["dev_accuracy"] for e in log(directory) if "dev_accuracy" in e}
-        assert list(scores) == [20, 40, 60] and max(scores.values()) == accuracy
-        _, path = model_directory.find_checkpoint(str(directory / "best"))
-        assert scores[int(path.rsplit("-", 1)[1])] == accuracy
+    accuracy, directory = results["dev"]["median"]["accuracy"], output_dir / "seed_1"
+    assert accuracy > 0.85, "a single word decides"
+    rows = read(directory / "predictions/dev_predictions.tsv")
+    assert [row["id"] for row in rows] == [f"id{i}" for i in range(DEV)]
+    hits = [row["label"] == row["prediction"] for row in rows]
+    assert np.mean(hits) == pytest.approx(accuracy)
+    # The best weights are those of the best score.
+    scores = {e["step"]: e["dev_accuracy"] for e in log(directory) if "dev_accuracy" in e}
+    assert list(scores) == [20, 40, 60] and max(scores.values()) == accuracy
+    _, path = model_directory.find_checkpoint(str(directory / "best"))
+    assert scores[int(path.rsplit("-", 1)[1])] == accuracy
     # Padding counts as no tokens.
     tokenizer, task = AlbertTokenizer.load(str(pretrained)), classification(table)
     sequences, _ = task.encode(task.read("train"), tokenizer, 48, True)
-    entry = next(e for e in log(output_dir / "seed_1") if "tokens_per_second" in e)
+    entry = next(e for e in log(directory) if "tokens_per_second" in e)
     mean = entry["tokens_per_second"] / entry["examples_per_second"]
     assert mean == pytest.approx(np.diff(sequences.row_splits).mean())
     # An export knows the task.
     kind = {"task": "classification", "kind": "classifier", "has_pairs": True}
     description = {**kind, "labels": ["other", "river"], "max_seq_length": 48, "quoting": "csv"}
     columns = {"text": "first", "text_pair": "second", "label": "label", "id": "name"}
-    stored = json.loads((output_dir / "seed_2/task.json").read_text())
+    stored = json.loads((directory / "task.json").read_text())
     assert stored == {**description, "columns": columns}
 
 
@@ -112,7 +109,7 @@ def test_a_finished_run_only_predicts(two_seeds, table, pretrained, tmp_path):
     second = finetune(other, pretrained, run_dir, (1, 2), splits)
     assert second["dev"] == first["dev"] == second["test"]
     ours, theirs = (read(predictions / f"{s}_predictions.tsv") for s in ("test", "dev"))
-    assert len(ours) == len(theirs) == DEV != TEST
+    assert len(ours) == DEV != TEST
     for our_row, their_row in zip(ours, theirs):
         # dev was predicted in graph mode, whose fused products may round the last digit otherwise.
         for column in ("probability_other", "probability_river"):
@@ -121,11 +118,23 @@ def test_a_finished_run_only_predicts(two_seeds, table, pretrained, tmp_path):
         assert our_row == their_row
 
 
+def test_the_summary_of_seeds():
+    figures = {seed: {"dev": {"f1": value}} for seed, value in ((1, 0.5), (2, 0.9), (3, 0.6))}
+    of_dev = summarise("own", "f1", {**figures, 4: {}})["dev"]
+    assert [of_dev[name] for name in ("median", "lowest", "highest")] == [
+        {"f1": 0.6},
+        {"f1": 0.5},
+        {"f1": 0.9},
+    ]
+    assert of_dev["seeds"].keys() == {"1", "2", "3"}
+
+
+@pytest.mark.usefixtures("eager")
 def test_another_decoding_killed_amidst(two_seeds, table, pretrained, tmp_path, monkeypatch):
     """Whatever was written of them, the first command brings its own back."""
     shutil.copytree(two_seeds[0], tmp_path / "run")
     path = tmp_path / "run/seed_1/predictions/dev_predictions.tsv"
-    before = path.read_text()
+    before = [row["prediction"] for row in read(path)]
 
     def killed(*_):
         path.write_text("those of another decoding")
@@ -138,7 +147,7 @@ def test_another_decoding_killed_amidst(two_seeds, table, pretrained, tmp_path, 
         patch.setattr(ClassificationTask, "description", lambda t: describe(t)._replace(**other))
         finetune(table, pretrained, tmp_path / "run", (1,))
     finetune(table, pretrained, tmp_path / "run", (1,))
-    assert path.read_text() == before
+    assert [row["prediction"] for row in read(path)] == before
 
 
 def test_another_run_in_the_directory(two_seeds, table, pretrained, tmp_path):
@@ -164,63 +173,83 @@ def test_another_run_in_the_directory(two_seeds, table, pretrained, tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_between_and_within_seeds(two_seeds, table, pretrained, tmp_path):
+def test_killed_between_and_within_seeds(table, pretrained, tmp_path):
     """Whenever it is killed, the same command ends in the same weights and metrics."""
-    output_dir, results = two_seeds
     steps = "--num_train_steps=60 --num_warmup_steps=6 --learning_rate=5e-3"
     loop = "--steps_per_loop=10 --save_checkpoint_steps=20 --eval_steps=20"
-    flags = table_flags(table, pretrained, tmp_path, "--random_seeds=1,2")
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    flags = table_flags(table, pretrained, killed, "--random_seeds=1,2")
     flags += f"{steps} {loop} --hidden_dropout_prob=0.1".split()
+    run("pipelines.finetune", *flags, f"--output_dir={whole}")
     for awaited in (
         "seed_1/checkpoints/ckpt-20.index",
         "seed_1/results.json",
         "seed_2/checkpoints/ckpt-40.index",
     ):
         process = start("pipelines.finetune", *flags)
-        wait_for((tmp_path / awaited).exists, [process])
+        wait_for((killed / awaited).exists, [process])
         process.kill()
         process.communicate()
-        assert (tmp_path / awaited).exists() and not (tmp_path / "results.json").exists()
+        assert (killed / awaited).exists() and not (killed / "results.json").exists()
     run("pipelines.finetune", *flags)
-    found = json.loads((tmp_path / "results.json").read_text())
-    assert found["dev"]["seeds"] == results["dev"]["seeds"]
+    assert (killed / "results.json").read_text() == (whole / "results.json").read_text()
     for seed in ("seed_1", "seed_2"):
-        assert_same_bits(tmp_path / seed, output_dir / seed)
+        assert_same_bits(killed / seed, whole / seed)
+    one, two = (weights(whole / f"seed_{seed}") for seed in (1, 2))
+    assert any(not np.array_equal(one[name], two[name]) for name in one)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("", "error: give --task; see --help"),
-        ("--task=rte --num_epochs=2 --num_train_steps=9", "exclude each other"),
-        ("{own} --init_checkpoint={model} --num_epochs=0", "--num_epochs=0: expected a number"),
-        ("{own} --class_weights=a=0", "'a=0' is no label=number; expected balanced"),
-        ("--task=rte --data_dir=/nowhere", "--data_dir: there is no directory '/nowhere'"),
-        ("{own}", "give --init_checkpoint"),
-        ("{own} --text_column=label", "--text_column and --label_column both name the column"),
-        ("--task=rte --data_dir=. --dev_file={train}", "--dev_file does not apply to --task=rte"),
-        ("{own} --init_checkpoint={model} --albert_config=albert_base", "is the checkpoint's own"),
-        ("--task=race --data_dir=. --random_seeds=1,1", "expected different whole numbers"),
-        ("--task=race --data_dir=. --labels=a,b", "--labels does not apply to --task=race"),
-        ("{own} --doc_stride=64", "does not apply to --task=classification, only to squad_v1, squ"),
-        ("--task=squad_v1 --data_dir=. --null_threshold=0", "only to squad_v2: remove"),
-        ("{own} --data_dir=.", "--data_dir does not apply to --task=classification, only to gl"),
-        ("{own} --folds=5 --dev_fraction=0.1", "--folds divides the training rows: remove --dev_f"),
-        ("{own} --folds=2 --learning_rate=1e-3,1e-4", "num_epochs: give one value each with --fol"),
-        ("{own} --learning_rate=1e-3,0.001", "--num_epochs: learning_rate_0.001 is there twice"),
-        ("{own} --init_checkpoint={model} --num_epochs=1,2 --eval_steps=0", "are compared on dev"),
-        ("{own} --folds=95 --init_checkpoint={model}", "rows have 90 different texts: use fewer"),
-        ("--task=glue --data_dir=. --folds=5", "--folds does not apply to --task=glue, only to cl"),
-        ("{own} --lr=1e-4", "error: there is no flag --lr: use --learning_rate; see --help"),
-    ],
-)
-def test_one_line_for_wrong_flags(flags, message, table, pretrained, tmp_path):
+MESSAGES = """
+import json, sys
+from absl.testing import flagsaver
+from albert_tf.jobs import program
+from pipelines import finetune
+finetune.define_flags()
+for flags in json.loads(sys.argv[1]):
+    with flagsaver.flagsaver():
+        try:
+            program._parse_flags(["finetune", *flags])
+            finetune.main([])
+        except SystemExit:
+            pass
+        except program.UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+"""
+
+
+def test_one_line_for_wrong_flags(table, pretrained, tmp_path):
     train = table / "train.tsv"
     own = f"--task=classification --train_file={train} --text_column=first"
-    flags = shlex.split(flags.format(own=own, train=train, model=pretrained))
-    _, err = run("pipelines.finetune", *flags, f"--output_dir={tmp_path}/out", exit_code=2)
-    lines = [line for line in err.strip().splitlines() if "absl::InitializeLog" not in line]
-    assert len(lines) == 1 and message in lines[0], err
+    start = f"{own} --init_checkpoint={pretrained}"
+    cases = {
+        "": "error: give --task; see --help",
+        "--task=rte --num_epochs=2 --num_train_steps=9": "exclude each other",
+        f"{start} --num_epochs=0": "flag --num_epochs=0",
+        f"{start} --class_weights=a=0": "'a=0' is no label=number; expected balanced",
+        "--task=rte --data_dir=/nowhere": "--data_dir: there is no directory '/nowhere'",
+        own: "give --init_checkpoint",
+        f"{own} --text_column=label": "--text_column and --label_column both name the column",
+        f"--task=rte --data_dir=. --dev_file={train}": "--dev_file does not apply to --task=rte",
+        f"{start} --albert_config=albert_base": "is the checkpoint's own",
+        "--task=race --data_dir=. --random_seeds=1,1": "expected different whole numbers",
+        "--task=race --data_dir=. --labels=a,b": "--labels does not apply to --task=race",
+        f"{own} --doc_stride=64": "does not apply to --task=classification, only to squad_v1, squ",
+        "--task=squad_v1 --data_dir=. --null_threshold=0": "only to squad_v2: remove",
+        f"{own} --data_dir=.": "--data_dir does not apply to --task=classification, only to gl",
+        f"{own} --folds=5 --dev_fraction=0.1": "--folds divides the training rows: remove --dev_f",
+        f"{own} --folds=2 --learning_rate=1,2": "num_epochs: give one value each with --folds",
+        f"{own} --learning_rate=1,1.0": "--num_epochs: learning_rate_1 is there twice",
+        f"{start} --num_epochs=1,2 --eval_steps=0": "are compared on dev",
+        f"{start} --folds=95": "rows have 90 different texts: use fewer",
+        "--task=glue --data_dir=. --folds=5": "--folds does not apply to --task=glue, only to cl",
+        f"{own} --lr=1e-4": "error: there is no flag --lr: use --learning_rate; see --help",
+    }
+    flags = [[*case.split(), f"--output_dir={tmp_path}/out"] for case in cases]
+    _, err = run_code(MESSAGES, json.dumps(flags))
+    lines = [line for line in err.splitlines() if "absl::InitializeLog" not in line]
+    assert len(lines) == len(cases), err
+    for line, message in zip(lines, cases.values()):
+        assert line.startswith("error: ") and message in line
     assert not (tmp_path / "out").exists()
 
 

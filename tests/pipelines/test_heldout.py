@@ -73,10 +73,8 @@ def test_counts_beyond_float32_are_exact(capsys):
     assert figures["heldout_inside_lengths_accuracy"] == 0.51
 
 
-def test_text_that_was_trained_on_is_not_evaluated(tmp_path, monkeypatch):
-    found = SimpleNamespace(directory=str(tmp_path), checkpoint=f"{tmp_path}/ckpt-1")
-    monkeypatch.setattr(pretrain, "open_model", lambda *_, **__: found)
-    initial = InitialModel(None, None, str(tmp_path))
+def test_text_that_was_trained_on_is_not_evaluated(tmp_path):
+    initial = InitialModel(None, None, SimpleNamespace(directory=str(tmp_path)))
     trained = {"random_seed": 7, "heldout_fraction": 0.1}
     for run, records, is_refused in (
         ({"heldout_split": trained}, {**trained, "heldout_fraction": 0.05}, False),
@@ -94,6 +92,6 @@ def test_text_that_was_trained_on_is_not_evaluated(tmp_path, monkeypatch):
             heldout.check_heldout_split(str(tmp_path), records)
         # Neither may weights to begin with have seen it.
         source = SimpleNamespace(manifest=SimpleNamespace(heldout_split=records))
-        new = {"initial": initial, "model_dir": str(tmp_path / "new"), "sources": [source]}
+        new = {"initial": initial, "sources": [source]}
         with pytest.raises(ValueError, match="may have been trained on them"):
             pretrain._restore_initial_weights(None, SimpleNamespace(**new))

@@ -163,7 +163,7 @@ def test_the_authors_records_train_here(shared, tmp_path):
     shape = f"--albert_config={tmp_path}/config.json --max_seq_length=128 --global_batch_size=6"
     steps = "--num_train_steps=4 --num_warmup_steps=1 --steps_per_loop=2 --save_checkpoint_steps=2"
     out, _ = run("pipelines.pretrain", *f"{paths} {shape} {steps}".split())
-    assert re.search(r"static examples of up to 128 pieces, \d+ % padding at length 128", out), out
+    assert re.search(r"rows of up to 128 pieces, \d+ % padding at length 128", out), out
     result = evaluate(Evaluation(str(tmp_path / "model"), f"{record_dir}_heldout", "train"))
     assert result["examples"] == result["sentence_order_predictions"] == examples["heldout"]
     assert abs(result["masked_lm_loss"] - np.log(30000)) < 0.5

@@ -2,7 +2,6 @@ import csv
 import gzip
 import json
 import math
-import shutil
 import statistics
 from types import SimpleNamespace
 
@@ -82,14 +81,13 @@ def test_unsure_rows_are_counted_apart(tuned, table, tmp_path):
     np.testing.assert_allclose(tempered, likely / 2.5, atol=1e-3)
 
 
-def test_the_best_seed_of_a_run_is_taken(tuned, tmp_path):
-    results = json.loads((tuned / "results.json").read_text())
-    shutil.copytree(tuned, tmp_path / "run")
-    for best in ("1", "2"):
-        for seed in ("1", "2"):
-            results["dev"]["seeds"][seed]["accuracy"] = float(seed == best)
-        (tmp_path / "run/results.json").write_text(json.dumps(results))
-        assert fine_tuned.find_model(f"{tmp_path}/run") == f"{tmp_path}/run/seed_{best}"
+def test_the_best_seed_of_a_run_is_taken(tmp_path):
+    for best in (1, 2):
+        (tmp_path / f"seed_{best}").mkdir()
+        seeds = {seed: {"accuracy": float(seed == best)} for seed in (1, 2)}
+        results = {"best_metric": "accuracy", "dev": {"seeds": seeds}}
+        (tmp_path / "results.json").write_text(json.dumps(results))
+        assert fine_tuned.find_model(str(tmp_path)) == f"{tmp_path}/seed_{best}"
 
 
 @pytest.mark.usefixtures("eager")
@@ -132,12 +130,11 @@ def test_any_table_without_answers(tuned, tmp_path, name, output):
 
 
 @pytest.mark.usefixtures("eager")
-def test_answers_may_be_ignored_and_unknown_text_is_told(tuned, tmp_path, capsys):
+def test_answers_may_be_ignored_and_unknown_text_is_told(tuned, tmp_path):
     path = tmp_path / "in.csv"
     path.write_text('name,first,second,label\n1,我无法,我,\n2,,,what\n3,a river,"some\nriver",\n')
     summary = predict(tuned / "seed_1", path, tmp_path / "out.csv", columns={"label": ""})
     assert summary["rows"] == 3 and summary["metrics"] == {}
-    assert "rows     3; 1 cells with line ends\n" in capsys.readouterr().out
     assert [float(row["unknown_share"]) for row in read(tmp_path / "out.csv")] == [1, 1, 0]
 
 

@@ -11,7 +11,6 @@ from ...training.strategy import has_several_hosts
 from ..reading.sequences import Sequences
 from ..task import Outputs
 
-# The tensors of _tables.
 _Tables = tuple[tf.Tensor, tf.Tensor, tf.Tensor]
 # Number of batches whose examples are sorted together by length.
 _BATCHES_SORTED_TOGETHER = 16
@@ -146,19 +145,25 @@ class Prediction:
     has_fixed_length: bool
     _score: Callable | None = dataclasses.field(default=None, init=False)
 
+    def __post_init__(self):
+        # all_gather of several hosts fails if the shape changes between calls.
+        self.has_fixed_length |= has_several_hosts(self.strategy)
+
     def __call__(
-        self, sequences: Sequences, is_stopped: Callable[[], bool] = lambda: False
+        self, sequences: Sequences, on_batch: Callable[[int], None] = lambda _: None
     ) -> Outputs:
-        """Returns the outputs of each example in order, or [] if `is_stopped` returns True."""
+        """Returns the outputs of each example in order.
+
+        Before each batch, calls `on_batch` with the number of finished batches.
+        """
         lengths, tables = sequences.lengths(), _tables(sequences)
         order = np.argsort(lengths, kind="stable")
         order = np.concatenate([order, np.full(-len(order) % self.batch_size, -1, order.dtype)])
         # Do not use a dataset: creating it takes 60 ms, which is too long for a single text.
         self._score = self._score or self._traced(sequences.sequences_per_example)
         found: Outputs = [{}] * len(sequences)
-        for examples in order.reshape(-1, self.batch_size):
-            if is_stopped():
-                return []
+        for number, examples in enumerate(order.reshape(-1, self.batch_size)):
+            on_batch(number)
             # Only the last batch contains -1. It also contains the longest example.
             longest = lengths[examples].max()
             length = _length(longest, self.max_seq_length, self.has_fixed_length)
@@ -183,16 +188,15 @@ class Prediction:
         rows = self.batch_size // self.strategy.num_replicas_in_sync
 
         def score_replica(tables: _Tables, examples, length):
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            context = tf.distribute.get_replica_context()
             batch = make_batch(
                 Sequences(*tables, {}, sequences_per_example),
-                tf.reshape(examples, [-1, rows])[replica],
+                tf.reshape(examples, [-1, rows])[context.replica_id_in_sync_group],
                 self.max_seq_length if self.has_fixed_length else length,
             )
             outputs = {**self.model(batch), "example": batch["example"]}
-            if has_several_hosts(self.strategy):
-                outputs = _of_all_replicas(outputs, self.batch_size, self.max_seq_length)
-            return outputs
+            several_hosts = has_several_hosts(self.strategy)
+            return context.all_gather(outputs, axis=0) if several_hosts else outputs
 
         tables = tuple(tf.TensorSpec([None], dtype) for dtype in (tf.int32, tf.int64, tf.int32))
         examples = tf.TensorSpec([self.batch_size], tf.int64)
@@ -202,45 +206,13 @@ class Prediction:
         )
 
 
-def _of_all_replicas(
-    outputs: dict[str, tf.Tensor], batch_size: int, max_seq_length: int
-) -> dict[str, tf.Tensor]:
-    """Gathers the outputs of all replicas into the outputs of the global batch.
-
-    Each replica contributes zeros for the rows of the other replicas, and the results are summed.
-    strategy.gather cannot be used, because it fails if the length of outputs changes between calls
-    ("Shape mismatch in the collective instance").
-    """
-    replica = tf.distribute.get_replica_context()
-    rows = batch_size // replica.num_replicas_in_sync
-    before = replica.replica_id_in_sync_group * rows
-
-    def widen(value):
-        # TensorFlow requires the same shape in every call of a collective, so pad to the maximum.
-        unknown = [
-            [0, max_seq_length - tf.shape(value)[axis] if value.shape[axis] is None else 0]
-            for axis in range(1, value.shape.rank)
-        ]
-        padded = tf.pad(value, [[before, batch_size - rows - before], *unknown])
-        known = [max_seq_length if size is None else size for size in value.shape[1:]]
-        return tf.ensure_shape(padded, [batch_size, *known])
-
-    def narrow(value, own):
-        places = (slice(None), *(slice(size) for size in tf.unstack(tf.shape(own)[1:])))
-        return value[places]
-
-    wide = tf.nest.map_structure(widen, outputs)
-    # A single call cannot reduce tensors of different dtypes.
-    examples = replica.all_reduce(tf.distribute.ReduceOp.SUM, wide.pop("example"))
-    wide = replica.all_reduce(tf.distribute.ReduceOp.SUM, wide)
-    return tf.nest.map_structure(narrow, {**wide, "example": examples}, outputs)
-
-
 def _tables(sequences: Sequences) -> _Tables:
     """Returns the tensors from which a graph creates batches."""
-    arrays = (sequences.pieces, sequences.row_splits, sequences.first_lengths)
-    pieces, row_splits, first_lengths = map(tf.constant, arrays)
-    return pieces, row_splits, first_lengths
+    return (
+        tf.constant(sequences.pieces),
+        tf.constant(sequences.row_splits),
+        tf.constant(sequences.first_lengths),
+    )
 
 
 def _length(longest, max_seq_length: int, has_fixed_length: bool):

@@ -33,15 +33,14 @@ class AnsweringModel(Protocol):
 
     Attributes:
       identity: JSON-serialisable values that the model's answers depend on.
-      rows_per_part: number of rows that are sorted by length and answered together. A killed job
-        loses at most this many rows.
+      rows_per_part: number of rows that are answered together. A killed job loses at most these.
     """
 
     identity: dict
     rows_per_part: int
 
     def prepare(self, examples: list) -> Any:
-        """Does the preprocessing without the device. Runs in a different thread than `answer`."""
+        """Preprocesses examples without the device. Runs in another thread than `answer`."""
 
     def answer(self, examples: list, prepared: Any) -> dict[str, list]:
         """Returns the columns of Task.answers and additional columns."""
@@ -65,11 +64,9 @@ def find_model(path: str) -> str:
 def _best_seed(path: str, seeds: Sequence[str]) -> str:
     results_file = os.path.join(path, "results.json")
     if not tf.io.gfile.exists(results_file):
-        done = [os.path.join(path, seed) for seed in seeds]
-        done = [p for p in done if tf.io.gfile.exists(os.path.join(p, "results.json"))]
         raise UserError(
-            f"{path!r} has no results.json: its fine-tuning is not finished; run its "
-            f"command again{f', or name a finished seed, such as {done[0]!r}' if done else ''}"
+            f"{path!r} has no results.json: its fine-tuning is not finished; run its command "
+            "again, or name a finished seed"
         )
     results = files.read_json(results_file)
     metrics = results.get("dev", {}).get("seeds", {})
@@ -88,8 +85,7 @@ def task_of(description: dict, columns: Mapping[str, str], quoting: str | None =
     """Creates the task of a model, for reading and scoring files.
 
     `description` is the content of its task.json. `columns` maps fields such as "text" to columns
-    that differ from fine-tuning, or to "" if there is no such column. If `quoting` is None, the
-    quoting of fine-tuning is used.
+    that differ from fine-tuning, or to "" if there is no such column.
     """
     # Other programs may have named the task: the kind has a task for tables.
     task = TASKS.get(description["task"]) or TASKS[KINDS[description["kind"]].task]
@@ -97,16 +93,12 @@ def task_of(description: dict, columns: Mapping[str, str], quoting: str | None =
 
 
 class FineTunedRun:
-    """The model in OUTPUT_DIR/seed_N, with the best weights on dev or else the last weights.
-
-    Attributes:
-      outputs: a Prediction, which maps sequences to the model's outputs.
-    """
+    """An AnsweringModel in OUTPUT_DIR/seed_N. Its `outputs` is a Prediction."""
 
     rows_per_part = ROWS_PER_PART
 
     def __init__(self, opened: OpenModel, task: Task, batch_size: int):
-        self.identity = {"weights": hash_of_weights(opened.checkpoint)}
+        self.identity = {"weights": hash_of_weights(opened)}
         self._task, self._tokenizer = task, AlbertTokenizer.load(opened.directory)
         model = pretrained.load(opened, self._tokenizer)[0]
         self._max_seq_length = opened.task["max_seq_length"]
@@ -157,14 +149,14 @@ def score_out_of_fold(
 
 
 class Export:
-    """A SavedModel from export.export_saved_model, whose signatures accept text."""
+    """An AnsweringModel from export.export_saved_model, whose signatures accept text."""
 
     rows_per_part = ROWS_PER_PART
 
     def __init__(self, opened: OpenModel, task: Task, batch_size: int):
         import_tensorflow_text()  # registers the tokenizer's operations, which the SavedModel needs
         self._loaded = versions.load_saved_model(opened.path)
-        self.identity = {"weights": hash_of_weights(opened.path)}
+        self.identity = {"weights": hash_of_weights(opened)}
         self._task, self._batch_size = task, batch_size
         # The export's probabilities are final, unless the task has another temperature.
         own = opened.task.get("temperature", 1.0)

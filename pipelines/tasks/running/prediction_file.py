@@ -39,10 +39,9 @@ def predict_file(
 ) -> dict:
     """Predicts each row of the input files. Writes OUTPUT_FILE and OUTPUT_FILE.run.json.
 
-    Finished parts are kept in OUTPUT_FILE.parts until the end. After a kill, the next call resumes
-    from these parts. If the output is already finished, nothing is computed. For all rows, only the
-    values that metrics need are kept in memory: 8 to 16 bytes per row, 8 bytes per label
-    (multilabel), and 8 bytes per word (tags).
+    After a kill, the next call resumes from the finished parts in OUTPUT_FILE.parts. If the output
+    is finished, nothing is computed. For all rows, only the values that metrics need are kept in
+    memory: 8 to 16 bytes per row, 8 bytes per label (multilabel), and 8 bytes per word (tags).
 
     `identity` contains the JSON-serialisable values that the answers depend on. `report` is called
     with the number of finished rows. Returns a dict of `identity`, `rows`, `metrics` and

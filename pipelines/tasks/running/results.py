@@ -73,7 +73,6 @@ def write_summary(output_dir: str, summary: dict) -> None:
 
 
 def _describe_details(details: Mapping[str, dict], seed: str) -> list[str]:
-    """Returns lines that describe the `details` of the best seed on dev; may be empty."""
     labels, lines, chosen = details.get("labels", {}), [], []
     if labels:
         lines = describe_figures_of_labels(labels, f"labels of seed {seed}")
@@ -96,8 +95,8 @@ def write_glue_table(output_dir: str, summaries: dict[str, dict]) -> None:
 def write_combinations(output_dir: str, summaries: Mapping[str, dict]) -> None:
     """Writes OUTPUT_DIR/combinations.json: the results of several settings, and the best settings.
 
-    The best settings have the highest median of `best_metric` on dev. In case of a tie, the first
-    of them are chosen. Results of earlier calls with this directory are kept.
+    The best settings are the first with the highest median of `best_metric` on dev. Results of
+    earlier calls with this directory are kept.
     """
     path = os.path.join(output_dir, COMBINATIONS_FILE)
     earlier = files.read_json(path)["combinations"] if tf.io.gfile.exists(path) else {}
@@ -113,7 +112,6 @@ def write_combinations(output_dir: str, summaries: Mapping[str, dict]) -> None:
 
 
 def _print_table(heading: str, summaries: Mapping[str, dict]) -> None:
-    """Prints a table with the dev metrics of each run."""
     width = max(8, *map(len, summaries))
     print(f"\n{heading:<{width}} {'metric on dev':<24} {'median':>8}   lowest to highest")
     for name, summary in summaries.items():

@@ -14,6 +14,7 @@ from absl import flags
 
 from albert_tf import optimization
 from albert_tf.checkpoints import model_directory, saved_model
+from albert_tf.checkpoints.opening import EXPORT
 from albert_tf.jobs import program
 from albert_tf.jobs.settings import setting
 from albert_tf.storage import files
@@ -77,16 +78,10 @@ class Finetuning:
     @property
     def max_seq_length(self) -> int:
         """Maximum length of a sequence. Default: the length at which the weights were trained."""
-        return self.settings.max_seq_length or self.trained_length
-
-    @property
-    def trained_length(self) -> int:
-        """Sequence length of the initial weights. If they are random, the longest possible."""
-        return self.initial.trained_length or self.initial.config.max_position_embeddings
+        return self.settings.max_seq_length or self.initial.trained_length
 
 
-# The content of a seed's results.json. For each split it has the metrics, details of the metrics,
-# and a hash of the inputs of the predictions.
+# The content of a seed's results.json: metrics, their details and a hash of the inputs, by split.
 NO_RESULTS: dict[str, dict] = {"metrics": {}, "details": {}, "predicted": {}}
 
 
@@ -101,23 +96,24 @@ class TaskSplit(NamedTuple):
 def run_seed(run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int) -> dict:
     """Trains with one seed, then predicts and scores all splits except "train".
 
-    Work of earlier calls is not repeated. A finished seed only predicts splits that were not
-    predicted with the same decoding settings before. Metrics of other splits are kept. Returns the
-    content of MODEL_DIR/results.json; see NO_RESULTS.
+    Work of earlier calls is not repeated: a finished seed only predicts splits that were not
+    predicted with the same decoding settings. Returns the content of MODEL_DIR/results.json.
     """
-    task, settings, checkpoint = job.task, job.settings, job.initial.checkpoint
+    task, settings, initial = job.task, job.settings, job.initial.weights
     predicted, path = what_is_predicted(task, splits), os.path.join(run.model_dir, RESULTS_FILE)
     is_trained = tf.io.gfile.exists(path)
     kept = kept_results(files.read_json(path) if is_trained else NO_RESULTS, predicted)
     if is_trained and predicted.items() <= kept["predicted"].items():
         return kept
     if is_trained and run.is_chief:
-        # Remove outdated results first. After a kill, they must not be used for new predictions.
+        # After a kill, outdated results must not be used for new predictions.
         files.write_atomically(path, json.dumps(kept) + "\n")
     model, optimizer = _create_model(job, seed)
-    if checkpoint and not has_checkpoint(run.model_dir):
-        source = saved_model if saved_model.is_saved_model(checkpoint) else model_directory
-        source.restore_encoder(model.encoder, checkpoint)
+    if initial and not has_checkpoint(run.model_dir):
+        if initial.format == EXPORT:
+            saved_model.restore_encoder(model.encoder, initial.path)
+        else:
+            model_directory.restore_encoder(model.encoder, initial.checkpoint)
     # TPUs and XLA require all batches to have the same shape.
     length = (job.max_seq_length, settings.jit_compile or is_tpu(run.strategy))
     rows = settings.global_batch_size // settings.gradient_accumulation_steps
@@ -175,7 +171,7 @@ def _predict(
 
 
 def warn_of_one_label(columns: Mapping[str, list]) -> None:
-    """Prints a warning if all predictions are equal or empty although the labels differ."""
+    """Prints a warning if all predictions are equal although the labels differ."""
     known, found = (  # np.ravel: a value may be a list of tags or spans
         {str(label) for value in columns.get(name, ()) for label in np.ravel(value)}
         for name in ("label", "prediction")
@@ -189,11 +185,9 @@ def warn_of_one_label(columns: Mapping[str, list]) -> None:
 
 
 def _score_dev(
-    task: Task, split: TaskSplit, labels: dict[str, np.ndarray], predict: Prediction, is_stopped
+    task: Task, split: TaskSplit, labels: dict[str, np.ndarray], predict: Prediction, on_batch
 ) -> dict[str, float]:
-    outputs = predict(split.sequences, is_stopped)
-    if not outputs:
-        return {}
+    outputs = predict(split.sequences, on_batch)
     metrics = task.score(task.answers(split.examples, split.features, outputs).rows())
     if task.has_dev_loss:
         metrics = {**metrics, "loss": mean_loss(task, outputs, labels)}
@@ -216,8 +210,13 @@ def mean_loss(task: Task, outputs: Outputs, labels: dict[str, np.ndarray]) -> fl
 def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dict) -> None:
     """Writes task.json and results.json. The latter marks the seed as finished."""
     model, decoding, source = task.description()
-    general = {"task": task.name, "max_seq_length": max_seq_length}
-    description = {**general, **model, **decoding, **source}
+    description = {
+        "task": task.name,
+        "max_seq_length": max_seq_length,
+        **model,
+        **decoding,
+        **source,
+    }
     files.write_json(os.path.join(model_dir, model_directory.TASK_FILE), description)
     files.write_json(os.path.join(model_dir, RESULTS_FILE), results)
 
@@ -247,7 +246,7 @@ def _create_model(
         model.encoder.trainable = not settings.freeze_encoder
         optimizer = optimization.adamw(
             optimization.WarmUpPolynomialDecay(
-                settings.learning_rate, settings.num_train_steps, settings.warmup_steps
+                settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps or 0
             ),
             settings.weight_decay,
             settings.adamw_bias_correction,

@@ -3,7 +3,6 @@
 import logging
 import os
 import shutil
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -61,17 +60,6 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def run_dir(tmp_path, finished):
     return shutil.copytree(finished, tmp_path / "run")
-
-
-def test_a_full_disk_names_the_space_that_is_missing(tmp_path, monkeypatch):
-    run = make_run(tmp_path)
-    text = "run/ckpt-4.index.tempstate123; No space left on device"
-    full = Mock(side_effect=tf.errors.ResourceExhaustedError(None, None, text))
-    monkeypatch.setattr(tf.train.Checkpoint, "write", full)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Mock(free=-2_000_000))
-    for write in (run[0].save, run[0].save_best):
-        with raises_one_line(r"the disk is full: free 3 MB at .*, then run the same command again"):
-            write(4)
 
 
 DAMAGES = {
@@ -189,19 +177,6 @@ def test_best_weights_stay_alone(tmp_path):
     assert float(run[1].variables[0][0, 0]) == 16
     names = tf.train.load_checkpoint(best).get_variable_to_shape_map()
     assert {name.split("/")[0] for name in names} == {"model", "_CHECKPOINTABLE_OBJECT_GRAPH"}
-
-
-def test_checkpoints_with_a_save_counter_are_read(tmp_path):
-    """Those of tf.train.Checkpoint.save and tf.train.CheckpointManager."""
-    _, model, optimizer = make_run(tmp_path)
-    stand_at(7, model, optimizer)
-    checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer)
-    directory = str(tmp_path / "checkpoints")
-    tf.train.CheckpointManager(checkpoint, directory, 3, checkpoint_name="ckpt").save(7)
-    assert_restores(tmp_path, 7)
-    stand_at(0, model, optimizer)
-    model_directory.restore_weights(model, model_directory.find_checkpoint(str(tmp_path))[1])
-    assert float(model.variables[0][0, 0]) == 7
 
 
 def test_a_remote_checkpoint_is_uploaded_its_index_last(run_dir, monkeypatch):

@@ -152,6 +152,7 @@ def test_stop_step_saves_a_checkpoint_and_a_later_one_continues(nine_steps, tmp_
     assert_equal_weights(nine_steps[1], run(tmp_path, 9, stop_step=99))
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_stop_changes_neither_evaluations_nor_the_best_weights(tmp_path, capsys):
     """A stop step between two evaluations adds none, which could end the run early."""
     options = {"every": 2, "loop": {"eval_steps": 4, "early_stopping_evaluations": 2}}
@@ -237,6 +238,7 @@ class TestSignal:
         newest = tf.train.latest_checkpoint(str(tmp_path / "checkpoints"))
         assert newest.endswith(f"ckpt-{stopped_at}")
 
+    @pytest.mark.usefixtures("eager")
     def test_in_the_last_evaluation_is_not_forgotten(self, tmp_path):
         """What follows, such as another seed, may take long."""
 
@@ -255,6 +257,7 @@ class TestSignal:
         assert curves(tmp_path) == before
 
 
+@pytest.mark.usefixtures("eager")
 def test_entries_checkpoints_and_evaluations_need_no_common_divisor(tmp_path):
     loop = LoopSettings(4, 5, eval_steps=7)
     ends, step = [], 0
@@ -266,6 +269,7 @@ def test_entries_checkpoints_and_evaluations_need_no_common_divisor(tmp_path):
     assert entries == [(4, True), (7, True), (7, False), (8, True), (8, False)]
 
 
+@pytest.mark.usefixtures("eager")
 def test_best_weights_stay_until_nothing_better_ends_the_run(tmp_path, capsys):
     """A restart remembers the best figure, and how many evaluations were no better."""
     options = {"every": 1, "loop": {"eval_steps": 1, "early_stopping_evaluations": 2}}
@@ -286,6 +290,7 @@ def test_best_weights_stay_until_nothing_better_ends_the_run(tmp_path, capsys):
     assert curves(tmp_path) == before
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     ("evaluated", "figures", "best"),
     [
@@ -355,11 +360,10 @@ def test_curves_have_a_panel_for_each_logged_metric(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(metrics_log.pictures, "write", lambda figure, _: drawn.append(figure))
     entry = {"step": 1, "masked_lm_loss": 3.0, "heldout_masked_lm_accuracy": 0.2}
-    of_order = {"sentence_order_loss": 0.7}
-    for entries in ([], [entry], [entry, {**entry, **of_order}]):
+    for entries in ([], [entry, {**entry, "sentence_order_loss": 0.7}]):
         lines = "".join(json.dumps(entry) + "\n" for entry in entries)
         (tmp_path / "metrics.jsonl").write_text(lines)
         metrics_log.draw_curves(str(tmp_path))
     titles = [{axis.get_title() for axis in figure.axes if axis.axison} for figure in drawn]
-    of_masked_lm = {"masked-LM loss, nats", "masked-LM accuracy"}
-    assert titles == [set(), of_masked_lm, {*of_masked_lm, "sentence-order loss, nats"}]
+    panels = {"masked-LM loss, nats", "masked-LM accuracy", "sentence-order loss, nats"}
+    assert titles == [set(), panels]

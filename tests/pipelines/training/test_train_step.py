@@ -1,4 +1,3 @@
-import functools
 import json
 import re
 
@@ -12,7 +11,6 @@ from pipelines.training.train_step import TrainStep, make_step_loop
 from tests.builders import tiny_config
 from tests.jobs import run_code
 from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, Toy, albert, batches
-from tests.replicas import mirrored
 
 # What a host would have to do in the middle of a step, and shapes known only when it runs.
 HOST_OPS = {"custom-call", "infeed", "outfeed", "send", "recv", "send-done", "recv-done"}
@@ -29,10 +27,9 @@ def make_step(strategy, mixed_precision="none", create=lambda: Toy(0.1), **optio
 
 
 def test_compiles_with_static_shapes_and_without_the_host():
-    """Forward, backward, clipping and LAMB in one XLA program."""
+    """Forward, backward, clipping and LAMB in one XLA program, as on a TPU."""
     options = {"gradient_accumulation_steps": 3, "mixed_precision": "bfloat16"}
-    options["create"] = albert(1, 0.1, recompute=True)
-    train_step = make_step(tf.distribute.get_strategy(), **options)
+    train_step = make_step(tf.distribute.get_strategy(), create=albert(1, 0.1), **options)
     step = tf.function(train_step.run.python_function, jit_compile=True)
     batch = next(iter(batches(0, GLOBAL_BATCH)))
     program = step.experimental_get_compiler_ir(batch, tf.constant(False))(stage="hlo")
@@ -43,44 +40,20 @@ def test_compiles_with_static_shapes_and_without_the_host():
     assert "bf16[" in program
 
 
-@functools.cache
-def graph_of_loop(replicas):
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0") if replicas == 1 else mirrored()
-    run_steps = make_step_loop(strategy, make_step(strategy))
-    dataset = strategy.distribute_datasets_from_function(
-        lambda context: batches(0, context.get_per_replica_batch_size(GLOBAL_BATCH))
-    )
-    stop = tf.Variable(False, trainable=False)
-    return run_steps.get_concrete_function(iter(dataset), tf.constant(5), stop).graph.as_graph_def()
-
-
 def test_no_python_in_the_loop():
-    graph = graph_of_loop(1)
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    run_steps = make_step_loop(strategy, make_step(strategy))
+    dataset = strategy.distribute_datasets_from_function(lambda _: batches(0, GLOBAL_BATCH))
+    arguments = iter(dataset), tf.constant(5), tf.Variable(False, trainable=False)
+    graph = run_steps.get_concrete_function(*arguments).graph.as_graph_def()
     nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
     ops = {node.op for node in nodes}
-    assert {"IteratorGetNext", "MatMul", "Timestamp"} <= ops
+    assert {"IteratorGetNext", "MatMul"} <= ops
     assert not {op for op in ops if "PyFunc" in op}
     for node in nodes:
         if node.op == "IteratorGetNext":
             shapes = [tf.TensorShape(shape) for shape in node.attr["output_shapes"].list.shape]
             assert len(shapes) >= 8 and all(shape.is_fully_defined() for shape in shapes)
-
-
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_a_step_begins_after_the_clock_is_read(replicas):
-    """Else a part of the step counts as waiting for data."""
-    graph = graph_of_loop(replicas)
-    (body,) = (f for f in graph.library.function if "Timestamp" in {n.op for n in f.node_def})
-    nodes = {node.name: node for node in body.node_def}
-
-    def before(name):
-        """Returns the names of all nodes that are computed before this one."""
-        inputs = {re.sub(r"^\^|:.*", "", i) for i in nodes[name].input} & nodes.keys()
-        return inputs.union(*map(before, inputs))
-
-    clocks = {name for name, node in nodes.items() if node.op == "Timestamp"}
-    (step,) = (name for name, node in nodes.items() if "PartitionedCall" in node.op)
-    assert len(clocks) == 2 and clocks <= before(step)
 
 
 MEGABYTES_OF_A_STEP = """
