@@ -131,7 +131,6 @@ def define_flags() -> None:
         global_batch_size=32,
         num_train_steps=1000,
         num_warmup_steps=None,
-        warmup_fraction=0.1,
         learning_rate=2e-5,
     )
     define_settings_flags(

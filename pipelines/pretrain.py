@@ -301,7 +301,7 @@ def make_optimizer(settings: PretrainingSettings) -> tf.keras.optimizers.Optimiz
     )
     if settings.optimizer == "adamw":
         return optimization.adamw(rate, settings.weight_decay, bias_correction=True)
-    return optimization.lamb(rate, settings.weight_decay, settings.lamb_bias_correction)
+    return optimization.lamb(rate, settings.weight_decay)
 
 
 def _restore_initial_weights(model: AlbertForPreTraining, job: Pretraining) -> str | None:

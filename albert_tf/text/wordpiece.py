@@ -226,7 +226,7 @@ class WordPieceVocabulary(Vocabulary):
             place = f"{self.path}:{number}"
             if not piece or piece in pieces:
                 what = f"{piece!r} again" if piece else "an empty piece"
-                raise UserError(f"{place}: {what}; expected a piece a line")
+                raise UserError(f"{place}: {what}; expected a WordPiece vocabulary, a piece a line")
             num_bytes = len(piece.removeprefix(CONTINUATION).encode())
             if num_bytes > LONGEST_PIECE:
                 raise UserError(

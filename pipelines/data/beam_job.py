@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import joblib
 from absl import flags
 
 import albert_tf
@@ -60,8 +61,8 @@ class Workers:
     )
     num_workers: int | None = setting(
         flags.DEFINE_integer,
-        "Number of worker processes of DirectRunner. Default: one per CPU of the machine. Set it "
-        "in a container with a CPU limit.",
+        "Number of worker processes of DirectRunner. Default: one per CPU that this process may "
+        "use (its affinity, and the CPU limit of its container).",
         None,
         lower_bound=1,
     )
@@ -71,7 +72,7 @@ class Workers:
 
     def count(self, num_units: int) -> int:
         """Returns the number of worker processes of DirectRunner for `num_units` units."""
-        return max(1, min(self.num_workers or len(os.sched_getaffinity(0)), num_units))
+        return max(1, min(self.num_workers or joblib.cpu_count(), num_units))
 
     def describe(self, num_units: int) -> str:
         """Describes the workers for the plan of a job."""

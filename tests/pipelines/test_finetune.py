@@ -302,7 +302,7 @@ def test_what_does_not_fit(table, pretrained, tiny_vocabulary, tmp_path):
         ({"global_batch_size": 10, "gradient_accumulation_steps": 3}, "does not divide"),
         ({"max_seq_length": 65}, r"--max_seq_length=65 is beyond .* \(64 rows\): use at most 64"),
         ({"num_warmup_steps": 61}, "61 is beyond the run's 60 steps"),
-        ({"num_epochs": 0.5}, "6 is beyond the run's 4 steps: .* --warmup_fraction"),
+        ({"num_epochs": 0.5}, "6 is beyond the run's 4 steps: "),
         ({"splits": ("train",)}, "no dev set"),
         ({"splits": ("dev",)}, "labels of classification are not known|no training examples"),
     ):

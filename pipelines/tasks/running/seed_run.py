@@ -36,6 +36,8 @@ from .results import RESULTS_FILE
 class FinetuneSettings(TrainingSettings):
     """The settings of fine-tuning, without the seed."""
 
+    default_warmup = 0.1
+
     max_seq_length: int | None = setting(
         program.define_max_seq_length,
         "Longer texts are truncated or split into windows. Default: --init_checkpoint's length.",

@@ -20,8 +20,8 @@ from pipelines.tasks.reading.squad_windows import read_paragraphs
 from pipelines.tasks.running.batches import make_batch
 from pipelines.tasks.squad import SquadTask
 from tests import sentences
-from tests.albert_tf.test_tokenization import train
 from tests.conftest import make_text
+from tests.vocabularies import train
 
 
 @pytest.fixture(scope="module")

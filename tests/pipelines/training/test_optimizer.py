@@ -48,4 +48,4 @@ def test_what_belongs_to_the_identity_of_a_run():
     assert identity(only_masks)["random_token_rate"] == 0.0 != identity()["random_token_rate"]
     with pytest.raises(UserError, match="more than 1 together"):
         ExampleOptions(8, mask_token_rate=1.0)
-    assert identity(stop_step=5) == identity() != identity(lamb_bias_correction=False)
+    assert identity(stop_step=5) == identity() != identity(unpad=True)
