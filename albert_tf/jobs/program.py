@@ -182,6 +182,9 @@ def _parse_flags(argv: list[str]) -> list[str]:
             what = f"there is no flag --{theirs}: use --{ours}"
         fail(f"{'; '.join(what.splitlines())}; see --help")
     for name, value in flags.FLAGS.flag_values_dict().items():
+        if isinstance(value, str) and "~" in value:  # a shell expands no ~ behind `--flag=`
+            paths = (os.path.expanduser(p) if "/" in p else p for p in value.split(","))
+            flags.FLAGS[name].value = ",".join(paths)
         numbers = value if isinstance(value, list) else [value]
         # NaN passes absl's bounds.
         if not all(math.isfinite(number) for number in numbers if isinstance(number, float)):

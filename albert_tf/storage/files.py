@@ -40,7 +40,7 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
     Raises a UserError with the name of the flag if a pattern does not match any file.
     """
     if isinstance(patterns, str):
-        patterns = patterns.split(",")
+        patterns = split_paths(patterns)
     patterns = [pattern.strip() for pattern in patterns if pattern.strip()]
     if not patterns:
         raise UserError(f"--{flag_name} is empty: name at least one file")
@@ -54,6 +54,13 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
             raise UserError(f"--{flag_name}: no file matches {pattern!r}{hint}")
         files = {**found, **files}
     return sorted(files.values())
+
+
+def split_paths(paths: str) -> list[str]:
+    """Splits comma-separated paths. A path that exists may itself contain commas."""
+    if "," in paths and tf.io.gfile.exists(paths):
+        return [paths]
+    return [path.strip() for path in paths.split(",")]
 
 
 def expand(pattern: str) -> list[str]:

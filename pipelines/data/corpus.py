@@ -5,6 +5,7 @@ import functools
 import importlib.metadata
 import itertools
 import json
+import locale
 import math
 import operator
 import re
@@ -71,6 +72,17 @@ class TextFormat:
         "error",
         enum_values=["error", "skip"],
     )
+
+    def __post_init__(self):
+        """Raises a UserError for spellings of a language that sentencex would take for English."""
+        # Python knows German also as DE, de_DE and deutsch.
+        code = locale.normalize(self.language.replace("-", "_")).partition("_")[0]
+        is_code = re.fullmatch("[a-z]{2,3}", code)
+        if code != self.language or not is_code:
+            hint = f", here {code!r}" if is_code else ""
+            raise UserError(
+                f"--language={self.language}: expected an ISO 639 code in small letters{hint}"
+            )
 
     def identity(self) -> dict:
         """Returns the settings that affect the documents, for the identity of a job."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
+from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .examples import ExampleOptions, example_draws, example_maker
@@ -56,7 +57,7 @@ def read_sources(record_dir: str, record_weights: Sequence[float] | None = None)
     Raises a UserError if a directory has no training records, the directories differ in format or
     in the choice of held-out documents, or the weights are invalid.
     """
-    record_dirs = [name.strip() for name in record_dir.split(",")]
+    record_dirs = files.split_paths(record_dir)
     manifests = [Manifest.read(name) for name in record_dirs]
     for name, manifest in zip(record_dirs, manifests):
         if not manifest.splits["train"].examples:

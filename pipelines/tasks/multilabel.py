@@ -32,8 +32,8 @@ class MultiLabelTask(ClassificationTask):
     A label is predicted if its probability is at least 0.5, or at least the threshold that
     `answering.label_thresholds` sets for this label.
 
-    A cell contains labels separated by `label_separator`. An empty cell means no label. In JSON the
-    value may also be a list. Example.label is a tuple of labels.
+    A cell contains labels separated by `label_separator`. An empty cell means no label. In JSON and
+    Parquet, the value may also be a whole number or a list. Example.label is a tuple of labels.
     """
 
     stored = ("labels", "quoting", "label_separator")
@@ -55,8 +55,9 @@ class MultiLabelTask(ClassificationTask):
 
     def label_names(self, value: object, where: str) -> list[str]:
         """Returns the labels in a cell, without duplicates."""
-        column, cells = self.column("label"), value
-        if not isinstance(cells, list):
+        column = self.column("label")
+        cells = value if isinstance(value, list) else [value]
+        if isinstance(value, str):
             text = as_text(value, column, where)
             if _LIST.fullmatch(text.strip()):
                 raise UserError(

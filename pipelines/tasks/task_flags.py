@@ -10,6 +10,7 @@ from albert_tf.jobs.settings import numbers_by_label
 from albert_tf.kinds import DOC_STRIDE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
+from albert_tf.text.entities import as_entity_tags
 from . import glue
 from .classification import ClassificationTask
 from .multilabel import MultiLabelTask
@@ -209,7 +210,8 @@ def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Tas
         columns["context"] = columns["text"]
         return MultipleChoiceTask(name, given, columns, values.max_qa_length)
     if name == "token_classification":
-        return TokenClassificationTask(name, given, columns, values.labels, values.doc_stride)
+        labels = values.labels and [*as_entity_tags(values.labels).values()]
+        return TokenClassificationTask(name, given, columns, labels, values.doc_stride)
     if name == "multilabel":
         return MultiLabelTask(
             name, given, columns, values.labels, values.quoting, values.label_separator

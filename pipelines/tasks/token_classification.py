@@ -16,7 +16,14 @@ from albert_tf.answering.classes import best_tags
 from albert_tf.kinds import DOC_STRIDE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.entities import OUTSIDE, Tag, are_entity_tags, find_entities
+from albert_tf.text.entities import (
+    OUTSIDE,
+    Tag,
+    are_entity_tags,
+    as_entity_tags,
+    find_entities,
+    readings,
+)
 from albert_tf.text.in_graph import on_host
 from .labelled_task import LabelledTask
 from .reading.examples import required
@@ -78,6 +85,7 @@ class TokenClassificationTask(LabelledTask):
 
     def in_order(self, labels: set[str]) -> Sequence[str]:
         """Returns the sorted tags. For entities, these are O and all prefixes with all types."""
+        labels = {*as_entity_tags(labels).values()}
         if not are_entity_tags(labels):
             return sorted(labels)
         prefixes, _, types = zip(*(label.partition("-") for label in labels - {OUTSIDE}))
@@ -94,11 +102,22 @@ class TokenClassificationTask(LabelledTask):
         return "f1" if self.marks_entities else "accuracy"
 
     def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
+        is_printed = False
         for example in iterate_examples(path, self.columns, first, needs_answers):
             where = f"{path}: text {example.id}, {' '.join(example.words)[:60]!r}"
-            for tag in example.tags or ():
+            if example.counts_utf16 and not is_printed:
+                print(f"{path}: spans fit the words in UTF-16 code units only: read as such")
+                is_printed = True
+            tags = tuple(map(self._as_label, example.tags or ()))
+            for tag in tags:
                 self.check_known(tag, where)
-            yield example
+            yield dataclasses.replace(example, tags=tags) if tags != example.tags else example
+
+    def _as_label(self, tag: str) -> str:
+        """Converts a tag in another form to the label of the same meaning, if there is one."""
+        if tag in self.place_of or not self.marks_entities:
+            return tag
+        return next((name for name in readings(tag) if name in self.place_of), tag)
 
     def examples(self, rows: Iterable[Row]) -> Iterator[TokenExample]:
         return map(example_of_row, rows)
@@ -109,34 +128,43 @@ class TokenClassificationTask(LabelledTask):
         notes = describe_texts(examples)
         if any(example.tags is None for example in examples):
             return [f"{words}, without answers", *notes]
-        notes += self._warn_of_tags(examples)
+        notes += self._warn_of_spans(examples)
         tags = [required(example.tags) for example in examples]
         if self.marks_entities:
             counts = collections.Counter(e[2] for of_text in tags for e in find_entities(of_text))
         else:
             counts = collections.Counter(tag for of_text in tags for tag in of_text)
         names = self._types if self.marks_entities else self.labels
-        return [words, describe_labels(names, counts), *notes]
+        return [words, describe_labels(names, counts), self._rule(counts), *notes]
 
-    def _warn_of_tags(self, examples: list[TokenExample]) -> list[str]:
-        """Returns warnings about labels that the metrics would not count as intended."""
+    def _rule(self, counts: collections.Counter) -> str:
+        """Returns what is scored: entities, or words by tag. A tag of most words is warned of."""
         if self.marks_entities:
-            raw = [example for example in examples if example.text is not None]
-            spans = sum(len(set(required(example.entities))) for example in raw)
-            lost = sum(
-                len({*required(example.entities)} - spans_of_tags(example, required(example.tags)))
-                for example in raw
-            )
-            return [
-                f"warning: {lost:,} of {spans:,} spans do not begin and end with a word, or share "
-                "one: no prediction can equal them"
-            ] * bool(lost)
-        if not any("-" in tag and are_entity_tags([tag.capitalize()]) for tag in self.labels):
-            return []
+            return f"scored as entities: {len(self._types)} types"
+        others = [tag for tag in self.labels if tag != OUTSIDE and not are_entity_tags([tag])]
+        is_mixed = any(are_entity_tags([tag]) for tag in self.labels)
+        subject = f"{others[0]!r} does not have" if is_mixed else "no tag has"
+        rule = f"scored as word classes: {subject} the form B-TYPE"
+        [(tag, count)] = counts.most_common(1) or [("", 0)]
+        if count <= counts.total() / 2:
+            return rule
+        return (
+            f"warning: {rule}; {100 * count / counts.total():.0f} % of the words have the tag "
+            f"{tag!r}. For entities, write tags such as B-PER, I-PER and O"
+        )
+
+    def _warn_of_spans(self, examples: list[TokenExample]) -> list[str]:
+        """Returns a warning about spans that no prediction can equal."""
+        raw = [example for example in examples if example.text is not None and self.marks_entities]
+        spans = sum(len(set(required(example.entities))) for example in raw)
+        lost = sum(
+            len({*required(example.entities)} - spans_of_tags(example, required(example.tags)))
+            for example in raw
+        )
         return [
-            "warning: the words' tags are scored, not entities, whose tags are O or begin with B-, "
-            "I-, E-, S-, L- or U- in capitals"
-        ]
+            f"warning: {lost:,} of {spans:,} spans do not begin and end with a word, or share one: "
+            "no prediction can equal them"
+        ] * bool(lost)
 
     def pack(self, examples: list[TokenExample], first: int, encoder: Encoder) -> Packed:
         """Returns one sequence per window of each text. The features are the windows."""

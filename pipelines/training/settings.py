@@ -42,7 +42,7 @@ class TrainingSettings:
     num_train_steps: int = setting(flags.DEFINE_integer, "Number of training steps.", lower_bound=1)
     num_warmup_steps: int | None = setting(
         flags.DEFINE_integer,
-        "Number of warm-up steps. Default: 2.5 % of all steps in pre-training, 10 % in fine-tuning.",
+        "Number of warm-up steps. Default: 2.5 % of all steps (pre-training), 10 % (fine-tuning).",
         lower_bound=0,
     )
     learning_rate: float = setting(
@@ -88,7 +88,7 @@ class TrainingSettings:
     )
 
     def with_steps(self: SettingsT, num_examples: int) -> SettingsT:
-        """Returns a copy in which `num_epochs` and the default of the warm-up are converted to steps.
+        """Returns a copy with the numbers of steps that `num_epochs` and the default warm-up give.
 
         `num_examples` is the number of training examples (for SQuAD, of windows).
         """

@@ -1,6 +1,6 @@
 import pytest
 
-from albert_tf.text.entities import are_entity_tags, find_entities, score_entities
+from albert_tf.text.entities import are_entity_tags, as_entity_tags, find_entities, score_entities
 
 # Known tags, found tags, and what conlleval (2004-01-26) prints of them: known, found, correct
 # phrases; precision, recall, FB1.
@@ -27,6 +27,24 @@ def test_as_conlleval(case):
     metrics = score_entities([(known, found)], [])
     found_percentages = [100 * metrics[name] for name in ("precision", "recall", "f1")]
     assert found_percentages == pytest.approx(percentages, abs=0.005)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("O PER-B PER-I LOC_B", "O B-PER I-PER B-LOC"),
+        ("O B_PER I_PER-x", "O B-PER I-PER-x"),
+        ("0 B-PER I-PER", "O B-PER I-PER"),
+        ("O B-LOC M-LOC E-LOC S-PER", "O B-LOC I-LOC E-LOC S-PER"),
+        ("B M E S", "B I E S"),
+        ("o b-per i-per", "O B-per I-per"),
+        ("O I-LOC B_x", "O I-LOC B-x"),
+        *((tags, tags) for tags in ("O I-LOC", "B-S S-B O", "0 1 2", "PER LOC O", "NN VB-S")),
+        *((tags, tags) for tags in ("S M", "VB-S NN-S", "b e")),
+    ],
+)
+def test_other_forms_of_tags(tags, expected):
+    assert as_entity_tags(tags.split()) == dict(zip(tags.split(), expected.split()))
 
 
 def test_bioes_and_bilou():

@@ -30,6 +30,13 @@ REQUIRED = """pass
 from absl import flags
 flags.DEFINE_string('one', None, 'One.', required=True)
 flags.DEFINE_string('two', None, 'Another.', required=True)"""
+HOME = """print(flags.FLAGS.paths, flags.FLAGS.mark, flags.FLAGS.text, file=sys.stderr)
+import os, sys
+from absl import flags
+os.environ["HOME"] = "/h"
+flags.DEFINE_string("paths", "", "Paths.")
+flags.DEFINE_string("mark", "~", "A separator.")
+flags.DEFINE_multi_string("text", [], "Texts.")"""
 LENGTH = "pass\nprogram.define_max_seq_length(default=8)"
 FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
     None, None, "{{node SaveV2_}} a/.b.partial-h-1-2/ckpt; No space left on device [Op:SaveV2]")
@@ -56,6 +63,11 @@ FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
 def test_a_users_error_is_one_line(body, argument, message):
     err = stderr_of(body, *filter(None, [argument]), exit_code=2)
     assert err.startswith(f"error: {message}") and err.count("\n") == 1
+
+
+def test_tilde_is_the_home_directory_in_paths_alone():
+    err = stderr_of(HOME, "--paths=~/a,~/b,c~/d", "--text=~/a", exit_code=0)
+    assert err == "/h/a,/h/b,c~/d ~ ['~/a']\n"
 
 
 @pytest.mark.parametrize(
@@ -114,6 +126,15 @@ def test_files_that_match(tmp_path):
         files.match_files(str(tmp_path), "input_file")
     with pytest.raises(ValueError, match="--input_file is empty"):
         files.match_files(" ,", "input_file")
+
+
+def test_files_whose_names_hold_a_comma(tmp_path):
+    for name in ("a,b.txt", "a", "b.txt"):
+        (tmp_path / name).write_text("x")
+    assert files.match_files(f"{tmp_path}/a,b.txt", "f") == [f"{tmp_path}/a,b.txt"]
+    (tmp_path / "a,b.txt").unlink()
+    both = [f"{tmp_path}/a", f"{tmp_path}/b.txt"]
+    assert files.match_files(",".join(both), "f") == both
 
 
 def test_writing_leaves_nothing_half_done(tmp_path, monkeypatch):

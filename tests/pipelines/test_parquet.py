@@ -52,6 +52,14 @@ FAULTS = {
 }
 
 
+@pytest.mark.parametrize(("label", "hint"), [(1.0, "; pandas writes 1 as 1.0 if "), (0.5, "$")])
+def test_labels_that_pandas_made_floats(tmp_path, label, hint):
+    path = write(tmp_path / "t.parquet", {"text": ["a", "b"], "label": [label] * 2})
+    problem = rf"t\.parquet:1: 'label' is {label}, expected text or a whole number as a label{hint}"
+    with raises_one_line(problem):
+        ClassificationTask("own", {"train": str(path)}).read("train")
+
+
 @pytest.mark.parametrize("case", FAULTS)
 def test_faults_of_columns(tmp_path, case):
     columns, message = FAULTS[case]

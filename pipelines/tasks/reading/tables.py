@@ -221,8 +221,13 @@ def as_text(value: object, column: str, where: str) -> str:
 
 def as_label(value: object, column: str, where: str) -> str:
     """Converts a value to a label. It must be a non-empty string, an integer or a bool."""
+    if not isinstance(value, (str, int)):
+        expected = "expected text or a whole number as a label"
+        if isinstance(value, float) and value.is_integer():
+            expected += "; pandas writes 1 as 1.0 if a row has no label: drop it, then .astype(int)"
+        raise UserError(f"{where}: {column!r} is {_shown(value)}, {expected}")
     label = as_text(str(value), column, where).strip()
-    if not isinstance(value, (str, int)) or not label:
+    if not label:
         raise UserError(f"{where}: {column!r} is {_shown(value)}, expected a label")
     return label
 

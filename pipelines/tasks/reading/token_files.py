@@ -24,6 +24,7 @@ class TokenExample(AnyExample):
       text: the raw text, or None if the text was given as words.
       spans: for raw text, the character range [start, end) of each word.
       entities: for raw text with answers, tuples (start, end, label) in characters.
+      counts_utf16: whether the offsets in the file are UTF-16 code units.
     """
 
     id: str
@@ -32,6 +33,7 @@ class TokenExample(AnyExample):
     text: str | None = None
     spans: tuple[tuple[int, int], ...] = ()
     entities: tuple[tuple[int, int, str], ...] | None = None
+    counts_utf16: bool = False
 
     @property
     def is_answered(self) -> bool:
@@ -68,7 +70,9 @@ def iterate_examples(
             "CoNLL's files: convert the table"
         )
     if ending(path) in (".json", ".jsonl"):
-        yield from map(example_of_row, read_rows(path, first, needs_tags, columns))
+        utf16 = _counts_utf16(path, columns)
+        for row in read_rows(path, first, needs_tags, columns):
+            yield example_of_row(row, utf16)
         return
     example = None
     for example in _read_conll(path, columns, first, needs_tags):
@@ -140,7 +144,29 @@ def _column_number(columns: Mapping[str, str | None], field: str, default: int) 
         ) from None
 
 
-def example_of_row(row: Row) -> TokenExample:
+def _counts_utf16(path: str, columns: Mapping[str, str | None]) -> bool:
+    """Returns whether fewer than half as many spans miss the words' bounds in UTF-16 code units.
+
+    Annotation tools in browsers count so. Only texts with characters above U+FFFF tell.
+    """
+    misses = [0, 0]
+    for row in read_rows(path, 0, False, columns):
+        text, spans = row.cells["text"], row.cells.get("label")
+        if not isinstance(text, str) or not isinstance(spans, list):
+            return False
+        if max(text, default="") <= "\uffff":
+            continue
+        starts, ends = map(set, split_words(text).T.tolist())
+        for utf16, span in itertools.product((False, True), spans):
+            try:
+                start, end, _ = _as_span(span, text, "", "", utf16)
+            except UserError:
+                start = end = -1
+            misses[utf16] += start not in starts or end not in ends
+    return 2 * misses[True] < misses[False]
+
+
+def example_of_row(row: Row, counts_utf16: bool = False) -> TokenExample:
     """Converts a JSON object with words and tags, or with a text and spans; see FIELDS."""
     words, labels = row.cells["text"], row.cells.get("label")
     if "label" in row.cells and not isinstance(labels, list):
@@ -149,7 +175,8 @@ def example_of_row(row: Row) -> TokenExample:
         )
     if isinstance(words, list):
         return _of_words(row, words, labels)
-    return of_text(row.id, row.text("text"), labels, row.columns.get("label", ""), row.where)
+    column = row.columns.get("label", "")
+    return of_text(row.id, row.text("text"), labels, column, row.where, counts_utf16)
 
 
 def _of_words(row: Row, cells: list, tags: list | None) -> TokenExample:
@@ -169,7 +196,12 @@ def _of_words(row: Row, cells: list, tags: list | None) -> TokenExample:
 
 
 def of_text(
-    name: str, text: str, spans: list | None = None, column: str = "", where: str = ""
+    name: str,
+    text: str,
+    spans: list | None = None,
+    column: str = "",
+    where: str = "",
+    counts_utf16: bool = False,
 ) -> TokenExample:
     """Creates an example from a raw text. Spans are converted to IOB2 tags of its words.
 
@@ -181,7 +213,7 @@ def of_text(
     places = tuple((int(start), int(limit)) for start, limit in bounds)
     if spans is None:
         return TokenExample(name, words, None, text, places)
-    entities = sorted(_as_span(span, text, column, where) for span in spans)
+    entities = sorted(_as_span(span, text, column, where, counts_utf16) for span in spans)
     tags = [OUTSIDE] * len(words)
     for before, entity in zip([None, *entities], entities):
         start, end, label = entity
@@ -193,16 +225,22 @@ def of_text(
         for word in range(first, last):
             if tags[word] == OUTSIDE:
                 tags[word] = f"{'B' if word == first else 'I'}-{label}"
-    return TokenExample(name, words, tuple(tags), text, places, tuple(entities))
+    return TokenExample(name, words, tuple(tags), text, places, tuple(entities), counts_utf16)
 
 
-def _as_span(span: object, text: str, column: str, where: str) -> tuple[int, int, str]:
+def _as_span(
+    span: object, text: str, column: str, where: str, counts_utf16: bool
+) -> tuple[int, int, str]:
     if isinstance(span, dict):
         start, end, label = map(span.get, ("start", "end", "label"))
     elif isinstance(span, (list, tuple)) and len(span) == 3:
         start, end, label = span
     else:
         start = end = label = None
+    if counts_utf16 and type(start) is type(end) is int:
+        units = itertools.accumulate((1 + (c > "\uffff") for c in text), initial=0)
+        places = {unit: place for place, unit in enumerate(units)}
+        start, end = places.get(start), places.get(end)
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
         raise UserError(
             f"{where}: {column!r} holds {str(span)[:60]}, expected "

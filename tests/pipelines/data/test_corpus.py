@@ -230,6 +230,15 @@ def test_sentences():
         assert split(text, language) == expected
 
 
+@pytest.mark.parametrize("language", ["de-DE", "de-de", "de_AT", "DE", "german", "Deutsch"])
+def test_another_spelling_of_a_language(language):
+    with raises_one_line(f"--language={language}: expected an ISO 639 code .*, here 'de'$"):
+        TextFormat("prose", language=language)
+    with raises_one_line("--language=No Such: expected an ISO 639 code in small letters"):
+        TextFormat("prose", language="No Such")
+    assert all(TextFormat("prose", language=code) for code in ("nb", "ceb", "zh"))
+
+
 def test_long_text_is_split_as_short_text_and_comes_in_parts_at_most():
     lines = ["A lo", "ng line. ", "It\n", "ends."]
     assert list(split_sentences(lines, "en")) == ["A long line.", "It ends."]

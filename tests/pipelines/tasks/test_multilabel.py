@@ -1,8 +1,10 @@
 import json
 
 import numpy as np
+import pyarrow
 import pytest
 import tensorflow as tf
+from pyarrow import parquet
 from sklearn.metrics import f1_score
 
 from pipelines.tasks.classification import Answering, Example
@@ -29,6 +31,19 @@ def test_cells_and_lists(tmp_path):
     assert line == "3 labels: 'x' 1, 'y' 2, 'z' 1; 1.00 a row, 1 rows without"
     (tmp_path / "b.csv").write_text('text,label\na,"[x],(y)"\nb,(y)\n')
     assert task_of(tmp_path / "b.csv").labels == ("(y)", "[x]")
+
+
+def test_numbers_as_labels(tmp_path):
+    values = [[2, 10], 7, [], True]
+    lines = [json.dumps({"text": "a", "label": value}) for value in values]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    task = task_of(tmp_path / "t.jsonl")
+    assert task.labels == ("10", "2", "7", "True")
+    assert [e.label for e in task.read("train")] == [("10", "2"), ("7",), (), ("True",)]
+    lists = pyarrow.array([[2, 10], [7], []], pyarrow.list_(pyarrow.int64()))
+    parquet.write_table(pyarrow.table({"text": ["a"] * 3, "label": lists}), tmp_path / "t.parquet")
+    found = [e.label for e in task_of(tmp_path / "t.parquet").read("train")]
+    assert found == [("10", "2"), ("7",), ()]
 
 
 # Cells of a CSV, between bars.

@@ -70,6 +70,22 @@ def test_words_and_spans_in_json(tmp_path):
     assert example.tags == ("B-a",) and example.entities == ((2, 5, "a"), (5, 9, "b"))
 
 
+def test_offsets_in_utf_16_units(tmp_path):
+    """They are read as such if the file's other texts fit better so."""
+    rows = [("😀 Ada met 😀 Bob", [[3, 6, "a"], [14, 17, "a"]]), ("😀 in Bonn", [[6, 10, "b"]])]
+    rows += [("😀 unbelievable", [[5, 9, "c"]]), ("Ada met", [[0, 3, "a"]])]
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"text": text, "label": spans}) for text, spans in rows]
+    found = read(write(path, "\n".join(lines)))
+    marked = [[e.text[start:end] for start, end, _ in e.entities] for e in found]
+    assert marked == [["Ada", "Bob"], ["Bonn"], ["beli"], ["Ada"]]
+    assert all(e.counts_utf16 for e in found)
+    # Within a character, or fitting as well in characters: not read so.
+    for label in ([1, 4, "a"], [2, 5, "a"]):
+        line = json.dumps({"text": "😀 Ada met", "label": [label]})
+        assert not read(write(path, line))[0].counts_utf16
+
+
 def test_faults(tmp_path):
     for name, text, columns, message in (
         ("a.conll", "", {}, "a.conll: no texts"),
@@ -85,7 +101,7 @@ def test_faults(tmp_path):
         ("a.jsonl", '{"text": "a", "label": "O"}', {}, "'label' is no list"),
         ("a.jsonl", '{"text": ["a"], "label": []}', {}, r"0 tags in 'label', expected 1, one a"),
         ("a.jsonl", '{"text": ["a", " "], "label": ["O", "O"]}', {}, "a word in 'text' is empty"),
-        ("a.jsonl", '{"text": ["a"], "label": [[0]]}', {}, r"'label' is \[0\], expected a label"),
+        ("a.jsonl", '{"text": ["a"], "label": [[0]]}', {}, r"'label' is \[0\], expected text or a"),
         ("a.jsonl", '{"text": "a", "label": [[0, 2, "x"]]}', {}, r"holds \[0, 2, 'x'\], expected"),
         ("a.jsonl", '{"text": "a", "label": [[0, 1]]}', {}, r"holds \[0, 1\], expected"),
         ("a.jsonl", '{"text": "a", "label": [7]}', {}, "holds 7, expected"),
