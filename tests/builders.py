@@ -103,11 +103,12 @@ def write_table(directory):
         (directory / f"{split}.tsv").write_text("\n".join(map("\t".join, rows)) + "\n")
 
 
-def write_pretrained(directory, vocabulary, do_lower_case=None):
+def write_pretrained(directory, vocabulary, do_lower_case=None, **changes):
     tokenizer = AlbertTokenizer(vocabulary, do_lower_case)
     sizes = {"embedding_size": 20, "hidden_size": 32, "num_attention_heads": 4}
     sizes.update(intermediate_size=56, max_position_embeddings=64)
-    config = tiny_config(vocab_size=tokenizer.vocab_size, initializer_range=0.15, **sizes)
+    sizes.update(initializer_range=0.15, vocab_size=tokenizer.vocab_size, **changes)
+    config = tiny_config(**sizes)
     tf.keras.utils.set_random_seed(5)
     model = AlbertForPreTraining(config)
     model.create_variables()
@@ -121,7 +122,7 @@ def write_work(directory):
     corpus, prefix = f"--input_file={directory}/corpus.txt", directory / "vocabulary"
     run("pipelines.train_vocab", corpus, f"--output_prefix={prefix}", "--vocab_size=83")
     run("pipelines.create_pretraining_data", *record_flags(directory, directory / "records"))
-    sizes = {"embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 3}
+    sizes = {"embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 2}
     sizes.update(num_attention_heads=4, intermediate_size=56, max_position_embeddings=48)
     for name, dropout in (("config", 0.1), ("without_dropout", 0.0)):
         config = tiny_config(vocab_size=83, hidden_dropout_prob=dropout, **sizes)

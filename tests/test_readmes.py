@@ -72,7 +72,14 @@ def test_the_map_of_the_house():
     assert len(paths) > 50
     codes = re.findall(r"`([\w./-]+(?:\.(?:py|txt|tsv)|/))`", FENCE.sub("", page))
     missing = [path for path in paths if not (PROJECT / path).exists()]
-    missing += [code for code in codes if not [*PROJECT.glob(f"*/**/{code}"), *PROJECT.glob(code)]]
+    folders = ("albert_tf", "pipelines", "export", "tests")
+    files = [str(path) for folder in folders for path in (PROJECT / folder).rglob("*")]
+    missing += [
+        code
+        for code in codes
+        if not (PROJECT / code).exists()
+        and not any(f"{path}/".endswith(f"/{code.rstrip('/')}/") for path in files)
+    ]
     assert not missing
 
 

@@ -108,10 +108,13 @@ class TokenClassificationTask(LabelledTask):
             if example.counts_utf16 and not is_printed:
                 print(f"{path}: spans fit the words in UTF-16 code units only: read as such")
                 is_printed = True
-            tags = tuple(map(self._as_label, example.tags or ()))
-            for tag in tags:
+            if example.tags is not None:
+                example = dataclasses.replace(
+                    example, tags=tuple(map(self._as_label, example.tags))
+                )
+            for tag in example.tags or ():
                 self.check_known(tag, where)
-            yield dataclasses.replace(example, tags=tags) if tags != example.tags else example
+            yield example
 
     def _as_label(self, tag: str) -> str:
         """Converts a tag in another form to the label of the same meaning, if there is one."""
