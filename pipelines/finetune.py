@@ -58,6 +58,7 @@ from .tasks.reading.split_report import (
     warn_of_overlap,
     warn_of_rare_labels,
 )
+from .tasks.running.baselines import score_baselines
 from .tasks.running.fine_tuned import score_out_of_fold
 from .tasks.running.results import (
     stored_results,
@@ -125,6 +126,11 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "classifier_dropout_prob", 0.1, "Dropout rate before the task's output layer.", 0, 0.9
     )
+    flags.DEFINE_bool(
+        "baseline",
+        True,
+        "Also score simple models on dev: a linear model of words and the most frequent label.",
+    )
     define_settings_flags(
         FinetuneSettings,
         several=("learning_rate", "num_epochs"),
@@ -166,6 +172,7 @@ def main(_) -> None:
         loop=loop,
         strategy=strategy,
         divide=functools.partial(split_off_dev, fraction=fraction) if fraction else None,
+        baseline=FLAGS.baseline,
     )
     if FLAGS.folds:
         cross_validate(job, FLAGS.folds)
@@ -220,6 +227,10 @@ def finetune(job: Finetuning) -> dict:
     with run.hold(identity):
         if run.is_chief:
             _print_plan(job, splits, notes)
+        baselines = {}
+        if run.is_chief and job.baseline and "dev" in splits:
+            division = splits["train"].examples, splits["dev"].examples
+            baselines = score_baselines(task, [division])
         # Include seeds of earlier calls, so that the summary covers all seeds in the directory.
         predicted, stored = what_is_predicted(task, splits), stored_results(output_dir)
         results = {n: kept_results(found, predicted)["metrics"] for n, found in stored.items()}
@@ -227,8 +238,10 @@ def finetune(job: Finetuning) -> dict:
             directory = os.path.join(output_dir, f"seed_{seed}")
             of_seed = Run(job.strategy, directory, {**run.settings, "seed": seed})
             of_seed.save_model_files(initial.config, initial.tokenizer)
-            results[seed] = run_seed(of_seed, job, splits, seed)["metrics"]
+            results[seed] = run_seed(of_seed, job, splits, seed, baselines)["metrics"]
         summary = summarise(task.name, task.best_metric, dict(sorted(results.items())))
+        if baselines:
+            summary["dev"]["baselines"] = baselines
         if run.is_chief:
             write_summary(output_dir, summary)
             of_dev = notes.get("dev", [])
@@ -263,7 +276,7 @@ def cross_validate(job: Finetuning, folds: int) -> None:
     numbers = fold_numbers(examples, folds)
     runs = {
         f"fold_{fold}": dataclasses.replace(
-            job, divide=lambda *_, fold=fold: np.equal(numbers, fold)
+            job, divide=lambda *_, fold=fold: np.equal(numbers, fold), baseline=False
         )
         for fold in range(1, folds + 1)
     }
@@ -272,7 +285,16 @@ def cross_validate(job: Finetuning, folds: int) -> None:
     with Run(job.strategy, job.output_dir, {}).hold({"folds": folds}):
         finetune_each(runs)
         if is_chief(job.strategy):
-            score_out_of_fold(job.task, examples, numbers, job.output_dir, job.random_seeds[0])
+            divisions = (
+                (
+                    [*itertools.compress(examples, np.not_equal(numbers, fold))],
+                    [*itertools.compress(examples, np.equal(numbers, fold))],
+                )
+                for fold in sorted({*numbers})
+            )
+            baselines = score_baselines(job.task, divisions) if job.baseline else {}
+            seed = job.random_seeds[0]
+            score_out_of_fold(job.task, examples, numbers, job.output_dir, seed, baselines)
 
 
 def _prepare(job: Finetuning) -> tuple[Finetuning, dict[str, TaskSplit], dict[str, list[str]]]:

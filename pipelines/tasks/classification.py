@@ -25,6 +25,7 @@ from .reading.tables import Row, as_label, as_number, read_rows, write_table
 from .scoring.confidence import confidence
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
 from .scoring.metrics import METRICS, figures_of_labels, intervals, rounded_down
+from .scoring.word_baseline import answers_from_words, constant_answers
 from .task import Answers, Columns, Description, Files, Outputs, Task, final_answers
 
 Label = str | tuple[str, ...] | float  # a label, several labels, or a number
@@ -309,10 +310,30 @@ class ClassificationTask(LabelledTask):
         return not self.answering.min_probability or row["prediction"] != UNSURE
 
     def intervals(self, rows: Iterable[dict]) -> dict[str, list[float]]:
-        """See Task.intervals. Empty for regression; skips unsure predictions."""
+        """See Task.intervals. Empty for regression; skips unsure predictions and rows of a part."""
         if self.is_regression:
             return {}
-        return intervals(self._confusion(filter(self._is_answered, rows)), self.metrics)
+        chosen = (row for row in rows if self._is_answered(row) and not row.get("part"))
+        return intervals(self._confusion(chosen), self.metrics)
+
+    def baselines(self, train: list[Example], dev: list[Example]) -> dict[str, Iterable[dict]]:
+        """See Task.baselines. A linear model of words, and (not for numbers) the usual answer."""
+        answers = self.label_array(train)
+        known, asked = ([example.separated for example in rows] for rows in (train, dev))
+        found = {"words alone": answers_from_words(known, answers, asked)}
+        if not self.is_regression:
+            found["majority"] = constant_answers(answers, len(dev))
+        return {
+            name: [
+                {"label": self.as_cell(example), "prediction": cell, "part": example.part}
+                for example, cell in zip(dev, self.as_cells(predicted))
+            ]
+            for name, predicted in found.items()
+        }
+
+    def as_cells(self, answers: np.ndarray) -> list:
+        """Formats answers in the form of `label_array` for the output files."""
+        return answers.tolist() if self.is_regression else [self.labels[i] for i in answers]
 
     def _confusion(self, rows: Iterable[dict]) -> np.ndarray:
         """Returns the number of rows for each label and prediction, int64 [labels, labels]."""

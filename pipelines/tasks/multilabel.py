@@ -127,7 +127,10 @@ class MultiLabelTask(ClassificationTask):
         """Returns the predicted labels of each row, joined with the separator."""
         with on_host():
             found = labels_above(probabilities, self.labels, self.answering.label_thresholds)
-        return [self.separator.join(itertools.compress(self.labels, row)) for row in found.numpy()]
+        return self.as_cells(found.numpy())
+
+    def as_cells(self, answers: np.ndarray) -> list[str]:
+        return [self.separator.join(itertools.compress(self.labels, row)) for row in answers]
 
     def details(self, examples: list[Example], answers: Answers) -> dict:
         """See Task.details: metrics per label, and thresholds with a better F1 than the default."""

@@ -206,6 +206,13 @@ class Task(abc.ABC):
         """Maps metrics of `score` to intervals [low, high], if known. Rows must have a `label`."""
         return {}
 
+    def baselines(self, train: list, dev: list) -> dict[str, Iterable[dict]]:
+        """Maps names of simple models to rows for `score` and `intervals`, if there are any.
+
+        The models are fitted on `train` in seconds, and predict `dev`. Both must have answers.
+        """
+        return {}
+
     def details(self, examples: list, answers: Answers) -> dict:
         """Returns JSON values of a split for results.json, in addition to the metrics."""
         return {}

@@ -232,6 +232,22 @@ class TokenClassificationTask(LabelledTask):
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
         return score_rows(rows, self.labels, self._types if self.marks_entities else None)
 
+    def baselines(self, train: list, dev: list) -> dict[str, Iterable[dict]]:
+        """See Task.baselines. The most frequent tag of each word in train, and of all words."""
+        counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
+        for example in train:
+            for word, tag in zip(example.words, example.tags):
+                counts[word][tag] += 1
+        [(usual, _)] = sum(counts.values(), collections.Counter()).most_common(1)
+        best = {word: of_word.most_common(1)[0][0] for word, of_word in counts.items()}
+        found: dict[str, Iterable[dict]] = {}
+        for name, tag_of in (("words alone", best), ("majority", {})):
+            tags = ([tag_of.get(word, usual) for word in example.words] for example in dev)
+            tagged = [(of_text, np.ones(len(of_text))) for of_text in tags]
+            columns = columns_of(dev, tagged, self.marks_entities)
+            found[name] = Answers(columns, {"example": dev, "tagged": tagged}).rows()
+        return found
+
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes tags, or spans if all texts are raw.
 

@@ -47,6 +47,10 @@ def test_a_table_with_the_best_on_dev(two_rates):
     assert results["best"] == max(medians, key=medians.get) == RATES[1]
     assert find_model(str(output_dir)) == f"{output_dir}/{RATES[1]}/seed_2"
     assert f"best     {output_dir}/{results['best']} by accuracy" in out
+    assert " to " not in out.partition("metric on dev")[2].partition("best ")[0], "of one seed"
+    value = results["combinations"][RATES[0]]["dev"]["baselines"]["words alone"]["metrics"]
+    of_model = f"warning: accuracy {medians[RATES[0]]:.4f} is not above"
+    assert f"{of_model} {value['accuracy']:.4f} of words alone: try other first weights" in out
 
 
 def test_a_killed_command_does_what_is_missing_and_no_other_run(

@@ -13,8 +13,8 @@ from tests.pipelines.test_finetune_kinds import KINDS, written_predictions
 from tests.pipelines.test_predict import read
 
 
-def run_folds(table, pretrained, output_dir, folds=2, exit_code=0):
-    more = [f"--folds={folds}", "--random_seeds=2", "--num_train_steps=3"]
+def run_folds(table, pretrained, output_dir, *more, folds=2, exit_code=0):
+    more = [*more, f"--folds={folds}", "--random_seeds=2", "--num_train_steps=3"]
     flags = table_flags(table, pretrained, output_dir, *more, splits=["train"])
     flags = [flag for flag in flags if "--eval_steps" not in flag]
     return run("pipelines.finetune", *flags, exit_code=exit_code, before=QUICKLY)[exit_code // 2]
@@ -47,6 +47,12 @@ def test_each_row_is_predicted_by_the_run_without_it(two_folds, table):
     assert f"out of fold: {TRAIN} rows, 2 folds, seed 2\n" in out
     assert re.search(rf"{accuracy:.4f} .* 95 % interval .* folds {min(of_folds):.4f} to ", out)
     assert not (output_dir / "fold_1/seed_2/best").exists(), "the fold chooses no weights"
+    of_all = out.partition("out of fold: ")[2]
+    value = results["baselines"]["words alone"]["metrics"]["accuracy"]
+    assert f"; words alone {value:.4f} (" in of_all and value > 0.9
+    assert re.search(rf"river +{sum(row['label'] == 'river' for row in rows)} ", of_all)
+    errors = read(output_dir / "predictions/out_of_fold_errors.csv")
+    assert {row["id"] for row in errors} == {row["id"] for row in rows}
 
 
 def test_a_killed_command_does_the_missing_folds_only(two_folds, table, pretrained, tmp_path):
@@ -55,7 +61,8 @@ def test_a_killed_command_does_the_missing_folds_only(two_folds, table, pretrain
     for missing in ("results.json", "out_of_fold.csv"):
         (output_dir / missing).unlink()
     shutil.rmtree(output_dir / "fold_2")
-    out = run_folds(table, pretrained, output_dir)
+    out = run_folds(table, pretrained, output_dir, "--nobaseline")
+    assert "words alone" not in out
     written = re.findall(r"^predictions .*folds/(.*)/predictions/", out, re.MULTILINE)
     assert {*written} == {"fold_2/seed_2"}
     assert (output_dir / "out_of_fold.csv").read_text() == expected

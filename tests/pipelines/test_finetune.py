@@ -258,7 +258,7 @@ def test_a_frozen_encoder_and_one_label(table, pretrained, tmp_path, monkeypatch
     monkeypatch.setattr(ClassificationTask, "predictions", lambda _, of: ["river"] * len(of))
     changes = {"num_train_steps": 2, "num_warmup_steps": 0, "freeze_encoder": True}
     finetune(table, pretrained, tmp_path, splits=("train", "dev", "test"), **changes)
-    [line] = [line for line in capsys.readouterr().out.splitlines() if "all predictions" in line]
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "warning: all" in line]
     assert line.startswith("warning: all predictions on dev are 'river': try another --learn")
     _, checkpoint = model_directory.find_checkpoint(str(pretrained))
     theirs, ours = tf.train.load_checkpoint(checkpoint), weights(tmp_path / "seed_1")

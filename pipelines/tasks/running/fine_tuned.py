@@ -22,8 +22,9 @@ from ..reading.tables import write_table
 from ..scoring.confidence import tempered
 from ..task import Outputs, Task
 from ..task_flags import TASKS
+from .baselines import describe_baselines, warn_of_baselines
 from .batches import Prediction
-from .results import COMBINATIONS_FILE, RESULTS_FILE
+from .results import COMBINATIONS_FILE, RESULTS_FILE, describe_details
 
 ROWS_PER_PART = 4096
 
@@ -118,11 +119,17 @@ class FineTunedRun:
 
 
 def score_out_of_fold(
-    task: Task, examples: list, numbers: Sequence[int], output_dir: str, seed: int
+    task: Task,
+    examples: list,
+    numbers: Sequence[int],
+    output_dir: str,
+    seed: int,
+    baselines: Mapping[str, dict],
 ) -> None:
     """Predicts each example with the model of its fold, and scores all predictions together.
 
-    `numbers` are the folds of the examples. The models are in OUTPUT_DIR/fold_K/seed_N.
+    `numbers` are the folds of the examples. The models are in OUTPUT_DIR/fold_K/seed_N. For
+    `baselines` see score_baselines.
     """
     of_folds, outputs = {}, {}
     for fold in sorted({*numbers}):
@@ -137,15 +144,20 @@ def score_out_of_fold(
     metrics, details = task.score(answers.rows()), task.details(examples, answers)
     table, path = (os.path.join(output_dir, name) for name in ("out_of_fold.csv", RESULTS_FILE))
     write_table(table, {**answers.columns, "fold": numbers})
+    paths = [table, *task.write(f"{output_dir}/predictions", "out_of_fold", examples, answers)]
     summary = {"task": task.name, "seed": seed, "metrics": metrics, "details": details}
-    files.write_json(path, {**summary, "folds": of_folds})
+    files.write_json(path, {**summary, "baselines": baselines, "folds": of_folds})
     print(f"\n{task.name} out of fold: {len(examples):,} rows, {len(of_folds)} folds, seed {seed}")
     for name, value in metrics.items():
         interval = details.get("intervals", {}).get(name)
         spread = "   95 % interval {:.4f} to {:.4f}".format(*interval) if interval else ""
         found = [of_fold[name] for of_fold in of_folds.values()]
-        print(f"  {name:<24} {value:8.4f}{spread}   folds {min(found):.4f} to {max(found):.4f}")
-    print(f"predictions  {table}\nresults      {path}")
+        spread += f"   folds {min(found):.4f} to {max(found):.4f}"
+        print(f"  {name:<24} {value:8.4f}{spread}{describe_baselines(baselines, name)}")
+    for line in describe_details(details, seed):
+        print(f"  {line}")
+    lines = warn_of_baselines(baselines, task.best_metric, metrics)
+    print("\n".join([*lines, *(f"predictions  {of}" for of in paths), f"results      {path}"]))
 
 
 class Export:

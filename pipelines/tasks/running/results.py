@@ -12,6 +12,7 @@ import tensorflow as tf
 from albert_tf.storage import files
 from ..scoring.confidence import describe_confidence, describe_label_thresholds
 from ..scoring.metrics import describe_figures_of_labels
+from .baselines import describe_baselines, warn_of_baselines
 
 RESULTS_FILE = "results.json"
 COMBINATIONS_FILE = "combinations.json"
@@ -47,7 +48,10 @@ def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, di
 
 
 def write_summary(output_dir: str, summary: dict) -> None:
-    """Writes OUTPUT_DIR/results.json. Prints medians and ranges, or intervals for a single seed."""
+    """Writes OUTPUT_DIR/results.json. Prints medians and ranges, or intervals for a single seed.
+
+    Prints the baselines in `summary["dev"]["baselines"]`, if any, on the lines of their metrics.
+    """
     path = os.path.join(output_dir, RESULTS_FILE)
     files.write_atomically(path, json.dumps(summary, indent=2) + "\n")
     of_seeds = stored_results(output_dir)
@@ -60,25 +64,37 @@ def write_summary(output_dir: str, summary: dict) -> None:
             metrics["seeds"], key=lambda s: metrics["seeds"][s].get(summary["best_metric"], 0)
         )
         details = of_seeds.get(int(best), {}).get("details", {}).get(split, {})
+        baselines = metrics.get("baselines", {})
         for name, median in metrics["median"].items():
-            low, high = metrics["lowest"][name], metrics["highest"][name]
-            spread = f"   {low:.4f} to {high:.4f}" if number > 1 else ""
+            spread = _range(metrics["lowest"][name], metrics["highest"][name])
             if number == 1 and (interval := details.get("intervals", {}).get(name)):
                 spread = "   95 % interval {:.4f} to {:.4f}".format(*interval)
+            spread += describe_baselines(baselines, name)
             print(f"  {name:<24} {'median ' * (number > 1)}{median:8.4f}{spread}")
         if split == "dev":
-            for line in _describe_details(details, best):
+            for line in describe_details(details, best):
                 print(f"  {line}")
+        for line in warn_of_baselines(baselines, summary["best_metric"], metrics["median"]):
+            print(line)
     print(f"results      {path}")
 
 
-def _describe_details(details: Mapping[str, dict], seed: str) -> list[str]:
+def _range(low: float, high: float) -> str:
+    """Formats a range, or returns an empty string if both numbers look the same."""
+    first, last = f"{low:.4f}", f"{high:.4f}"
+    return f"   {first} to {last}" if first != last else ""
+
+
+def describe_details(details: Mapping[str, dict], seed: int | str) -> list[str]:
+    """Formats the `details` of a seed's answers: metrics per label and chosen thresholds."""
     labels, lines, chosen = details.get("labels", {}), [], []
     if labels:
         lines = describe_figures_of_labels(labels, f"labels of seed {seed}")
         chosen = describe_label_thresholds(labels)
-    if "confidence" in details:
-        chosen = describe_confidence(details["confidence"])
+    if "thresholds" in (found := details.get("confidence", {})):
+        chosen = describe_confidence(found)
+    elif found:
+        lines.append("not calibrated: all predictions are equal")
     if chosen:
         lines.append(f"chosen for seed {seed} on these rows: expect lower values on others")
     return lines + chosen
@@ -113,9 +129,13 @@ def write_combinations(output_dir: str, summaries: Mapping[str, dict]) -> None:
 
 def _print_table(heading: str, summaries: Mapping[str, dict]) -> None:
     width = max(8, *map(len, summaries))
-    print(f"\n{heading:<{width}} {'metric on dev':<24} {'median':>8}   lowest to highest")
+    several = any(
+        len(summary.get("dev", {"seeds": {}})["seeds"]) > 1 for summary in summaries.values()
+    )
+    middle = f"{'median':>8}   lowest to highest" if several else f"{'value':>8}"
+    print(f"\n{heading:<{width}} {'metric on dev':<24} {middle}")
     for name, summary in summaries.items():
         dev = summary.get("dev", {"median": {}})
         for metric, median in dev["median"].items():
-            low, high = dev["lowest"][metric], dev["highest"][metric]
-            print(f"{name:<{width}} {metric:<24} {median:8.4f}   {low:.4f} to {high:.4f}")
+            spread = _range(dev["lowest"][metric], dev["highest"][metric])
+            print(f"{name:<{width}} {metric:<24} {median:8.4f}{spread}")

@@ -65,7 +65,7 @@ class Finetuning:
 
     One model is trained for each of `random_seeds`. If there is no dev file, `divide` can select
     training examples for dev (see dev_split.split_off_dev). `loop`: how often to log, save and
-    evaluate.
+    evaluate. `baseline`: whether to score the task's baselines on dev.
     """
 
     task: Task
@@ -76,6 +76,7 @@ class Finetuning:
     loop: LoopSettings
     strategy: tf.distribute.Strategy
     divide: Callable[[list, SharedTexts], np.ndarray] | None = None
+    baseline: bool = False
 
     @property
     def max_seq_length(self) -> int:
@@ -95,7 +96,9 @@ class TaskSplit(NamedTuple):
     features: list
 
 
-def run_seed(run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int) -> dict:
+def run_seed(
+    run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int, baselines: dict[str, dict]
+) -> dict:
     """Trains with one seed, then predicts and scores all splits except "train".
 
     Work of earlier calls is not repeated: a finished seed only predicts splits that were not
@@ -140,12 +143,14 @@ def run_seed(run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int)
             rates,
             evaluate,
         ).train()
-    _restore_best(run, model, job.loop)
+    kept_step = _restore_best(run, model, job.loop)
     new = {name: split for name, split in splits.items() if name not in kept["predicted"]}
     found = {**_predict(run, task, new, predict), "predicted": predicted}
     results = {part: {**kept[part], **found[part]} for part in NO_RESULTS}
     if run.is_chief:
-        print(f"curves       {draw_learning_curves(run.model_dir)}")
+        values = {name: of["metrics"][task.best_metric] for name, of in baselines.items()}
+        path = draw_learning_curves(run.model_dir, kept_step, task.best_metric, values)
+        print(f"curves       {path}")
         _write_results(task, run.model_dir, job.max_seq_length, results)
     return results
 
@@ -161,7 +166,7 @@ def _predict(
             continue
         answers = task.answers(examples, features, predict(sequences))
         if name == "dev" and run.is_chief:
-            warn_of_one_label(answers.columns)
+            warn_of_one_label(task, answers.columns)
         if metrics := task.score(answers.rows()):
             found["metrics"][name] = metrics
         if details := task.details(examples, answers):
@@ -172,17 +177,18 @@ def _predict(
     return found
 
 
-def warn_of_one_label(columns: Mapping[str, list]) -> None:
+def warn_of_one_label(task: Task, columns: Mapping[str, list]) -> None:
     """Prints a warning if all predictions are equal although the labels differ."""
     known, found = (  # np.ravel: a value may be a list of tags or spans
         {str(label) for value in columns.get(name, ()) for label in np.ravel(value)}
         for name in ("label", "prediction")
     )
     if len(found) < 2 <= len(known):
+        has_weights = task.name != "classification" or "class_weights" in task.description().model
         print(
             f"warning: all predictions on dev are {''.join(found)!r}: try another --learning_rate, "
-            "--adamw_bias_correction (smaller updates at first), more steps, or (classification) "
-            "--class_weights=balanced"
+            "--adamw_bias_correction (smaller updates at first) or more steps"
+            f"{'' if has_weights else ', or --class_weights=balanced'}"
         )
 
 
@@ -223,16 +229,18 @@ def _write_results(task: Task, model_dir: str, max_seq_length: int, results: dic
     files.write_json(os.path.join(model_dir, RESULTS_FILE), results)
 
 
-def _restore_best(run: Run, model: tf.keras.Model, loop: LoopSettings) -> None:
-    """Restores the best weights on dev, or the last weights if dev was not evaluated."""
+def _restore_best(run: Run, model: tf.keras.Model, loop: LoopSettings) -> int:
+    """Restores the best weights on dev, else the last weights. Returns their step."""
     # Barrier: other hosts must not look for the weights before the chief has written them.
     check_hosts_agree(run.strategy, 0, run.settings)
     directory = run.model_dir
     if loop.eval_steps:
         directory = os.path.join(directory, model_directory.BEST_DIR)
     _, weights = model_directory.find_checkpoint(directory)
-    check_hosts_agree(run.strategy, int(weights.rpartition("-")[2]), run.settings)
+    step = int(weights.rpartition("-")[2])
+    check_hosts_agree(run.strategy, step, run.settings)
     model_directory.restore_weights(model, weights)
+    return step
 
 
 def _create_model(

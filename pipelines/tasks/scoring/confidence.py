@@ -23,11 +23,15 @@ def confidence(answers: np.ndarray, probabilities: np.ndarray) -> dict:
 
     `answers` are the correct classes, int [n]. `probabilities` are float64 [n, classes]. If a
     temperature lowers the error, the dict also has `temperature` and
-    `calibration_error_at_temperature`, and the thresholds are computed at this temperature.
+    `calibration_error_at_temperature`, and the thresholds are computed at this temperature. If all
+    predictions are equal and some are wrong, there are no thresholds.
     """
-    right = probabilities.argmax(axis=1) == answers
+    predictions = probabilities.argmax(axis=1)
+    right = predictions == answers
     before = calibration_error(probabilities.max(axis=1), right)
     found: dict[str, Any] = {"calibration_error": before}
+    if np.ptp(predictions) == 0 and not right.all():
+        return found
     if temperature := fit_temperature(answers, probabilities):
         cooled = tempered(probabilities, temperature)
         after = calibration_error(cooled.max(axis=1), right)
@@ -85,7 +89,7 @@ def fit_temperature(answers: np.ndarray, probabilities: np.ndarray) -> float | N
 
     For the arguments see `confidence`. Returns None for fewer than 20 rows, or if all predictions
     are correct: a lower temperature would always be better. Also returns None if chance explains
-    the gain (likelihood-ratio test at 5 %).
+    the gain (likelihood-ratio test at 5 %), or if the best value is at a bound of the search.
 
     Source: Guo et al. 2017, section 4.2.
     """
@@ -98,7 +102,8 @@ def fit_temperature(answers: np.ndarray, probabilities: np.ndarray) -> float | N
         return -np.log(np.maximum(likely, np.finfo(np.float64).tiny)).mean()
 
     best = optimize.minimize_scalar(loss, bounds=np.log(TEMPERATURES), method="bounded")
-    if 2 * len(answers) * (loss(0.0) - best.fun) <= _CHANCE:
+    is_at_bound = np.abs(best.x - np.log(TEMPERATURES)).min() < 0.05
+    if is_at_bound or 2 * len(answers) * (loss(0.0) - best.fun) <= _CHANCE:
         return None
     return float(f"{np.exp(best.x):.3g}")
 

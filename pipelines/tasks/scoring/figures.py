@@ -1,7 +1,7 @@
 """Draws learning curves and confusion matrices as PNG files."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,8 +13,14 @@ from ..reading.split_report import shortened
 MOST_LABELS = 40
 
 
-def draw_learning_curves(model_dir: str) -> str:
-    """Plots the training loss and the dev metrics by step. Returns the path of the PNG file."""
+def draw_learning_curves(
+    model_dir: str, kept_step: int, best_metric: str, baselines: Mapping[str, float]
+) -> str:
+    """Plots the training loss and the dev metrics by step. Returns the path of the PNG file.
+
+    `kept_step` is the step of the weights that the run keeps. `baselines` maps names to values of
+    `best_metric`.
+    """
     entries = read_metrics(model_dir)
     names = dict.fromkeys(name for entry in entries for name in entry if name.startswith("dev_"))
     panels = ["loss", *names]
@@ -25,6 +31,12 @@ def draw_learning_curves(model_dir: str) -> str:
     for axis, name in zip(axes.flat, panels):
         points = [(entry["step"], entry[name]) for entry in entries if name in entry]
         axis.plot(*zip(*points), "-" if name == "loss" else "o-", linewidth=1.2, markersize=3)
+        if name != "loss":
+            axis.axvline(kept_step, color="grey", linestyle=":", label=f"kept: step {kept_step}")
+        if name == f"dev_{best_metric}":
+            for (label, value), style in zip(baselines.items(), ("--", "-.")):
+                axis.axhline(value, color="black", linestyle=style, linewidth=1, label=label)
+            axis.legend(fontsize=8)
         title = "training loss" if name == "loss" else name.replace("_", " ")
         axis.set_title(title, parse_math=False)  # may contain names of entity types
         axis.set_xlabel("step")

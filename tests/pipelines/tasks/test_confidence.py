@@ -3,6 +3,7 @@ import pytest
 from scipy import special
 
 from albert_tf.jobs.settings import numbers_by_label
+from pipelines.tasks.running.results import describe_details
 from pipelines.tasks.scoring import confidence
 
 
@@ -55,6 +56,23 @@ def test_a_temperature_fits_a_model_that_is_too_sure_or_not_sure_enough(sureness
     assert confidence.calibration_error(best, right) < 0.03
     row = found["thresholds"]["0.95"]
     assert right[best >= row["min_probability"]].mean() == pytest.approx(0.95, abs=0.03)
+
+
+@pytest.mark.parametrize(("logit", "wrong"), [(30, 3), (0.005, 10)])
+def test_a_fit_at_a_bound_of_the_search_is_none(logit, wrong):
+    """Too sure for the highest temperature, and too unsure for the lowest one."""
+    answers = np.arange(300) % 2
+    found = np.where(np.arange(300) % wrong, answers, 1 - answers)
+    assert confidence.fit_temperature(answers, special.softmax(logit * np.eye(2)[found], 1)) is None
+
+
+def test_equal_predictions_are_not_calibrated():
+    probabilities = np.tile([0.9, 0.1], (100, 1))
+    found = confidence.confidence(np.arange(100) % 2, probabilities)
+    assert found == {"calibration_error": pytest.approx(0.4)}
+    [line] = describe_details({"confidence": found}, 1)
+    assert line == "not calibrated: all predictions are equal"
+    assert "thresholds" in confidence.confidence(np.zeros(100, int), probabilities)
 
 
 def test_thresholds_of_labels_by_hand():

@@ -1,0 +1,75 @@
+"""A linear model of words: the baseline that every fine-tuned model has to beat."""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multiclass import OneVsRestClassifier
+
+_MOST_FEATURES, _MOST_WEIGHTS = 50_000, 3_000_000  # of a text, of all labels together
+_CHARACTERS_PER_SPACE = 20  # more than this: a script without spaces, or single words
+
+_WORD = r"\w+|[^\w\s]+"  # punctuation, too: a text may have nothing else
+
+Texts = Sequence[tuple[str, ...]]  # a text or a pair of texts in each row
+
+
+def answers_from_words(train: Texts, answers: np.ndarray, texts: Texts) -> np.ndarray:
+    """Predicts the answers of `texts` with a linear model of TF-IDF features, fitted on `train`.
+
+    `answers` are classes, int [n] (logistic regression); numbers, float64 [n] (ridge regression);
+    or several labels a row, multi-hot [n, labels] (a logistic regression for each label). The
+    result has the same form. The settings of the linear models are scikit-learn's defaults.
+    """
+    if len(np.unique(answers)) == 1 or not any(text.strip() for row in train for text in row):
+        return constant_answers(answers, len(texts))
+    if answers.ndim == 2:
+        model, labels = OneVsRestClassifier(LogisticRegression()), answers.shape[1]
+    elif np.issubdtype(answers.dtype, np.floating):
+        model, labels = Ridge(), 1
+    else:
+        model, labels = LogisticRegression(), answers.max() + 1
+    most = min(_MOST_FEATURES, _MOST_WEIGHTS // labels)
+    vectorizer = _vectorizer([text for row in train for text in row], most)
+    with warnings.catch_warnings():  # of 100 steps, and of labels that all rows or none have
+        warnings.simplefilter("ignore")
+        model.fit(_features(vectorizer, train), answers)
+    return model.predict(_features(vectorizer, texts))
+
+
+def constant_answers(answers: np.ndarray, number: int) -> np.ndarray:
+    """Repeats the most frequent class, the mean, or the labels of at least half of the rows.
+
+    For `answers` see answers_from_words. The result has the same form, with `number` rows.
+    """
+    if answers.ndim == 2 or np.issubdtype(answers.dtype, np.floating):
+        mean = answers.mean(axis=0)
+        return np.stack([mean >= 0.5 if answers.ndim == 2 else mean] * number)
+    return np.full(number, np.bincount(answers).argmax())
+
+
+def has_words(texts: Sequence[str]) -> bool:
+    """Whether the features are words and two in a row. Without spaces, they are 2 to 5 letters."""
+    return sum(map(len, texts)) < _CHARACTERS_PER_SPACE * sum(text.count(" ") for text in texts)
+
+
+def _vectorizer(texts: Sequence[str], max_features: int) -> TfidfVectorizer:
+    """Returns features fitted on texts."""
+    analyzer, ngrams, pattern = "char_wb", (2, 5), None
+    if has_words(texts):
+        analyzer, ngrams, pattern = "word", (1, 2), _WORD
+    return TfidfVectorizer(
+        analyzer=analyzer, ngram_range=ngrams, token_pattern=pattern, max_features=max_features
+    ).fit(texts)
+
+
+def _features(vectorizer: TfidfVectorizer, rows: Texts) -> sparse.csr_matrix:
+    """Returns [rows, features]. Pairs: of both texts, their products, the sum of the products."""
+    columns = [vectorizer.transform(texts) for texts in zip(*rows)]
+    if len(columns) == 2:
+        shared = columns[0].multiply(columns[1])
+        columns += [shared, sparse.csr_matrix(shared.sum(axis=1))]
+    return sparse.hstack(columns).tocsr()
