@@ -126,11 +126,7 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "classifier_dropout_prob", 0.1, "Dropout rate before the task's output layer.", 0, 0.9
     )
-    flags.DEFINE_bool(
-        "baseline",
-        True,
-        "Also score simple models on dev: a linear model of words and the most frequent label.",
-    )
+    flags.DEFINE_bool("baseline", True, "Also score a linear model of words on dev.")
     define_settings_flags(
         FinetuneSettings,
         several=("learning_rate", "num_epochs"),
@@ -229,8 +225,7 @@ def finetune(job: Finetuning) -> dict:
             _print_plan(job, splits, notes)
         baselines = {}
         if run.is_chief and job.baseline and "dev" in splits:
-            division = splits["train"].examples, splits["dev"].examples
-            baselines = score_baselines(task, [division])
+            baselines = score_baselines(task, [(splits["train"].examples, splits["dev"].examples)])
         # Include seeds of earlier calls, so that the summary covers all seeds in the directory.
         predicted, stored = what_is_predicted(task, splits), stored_results(output_dir)
         results = {n: kept_results(found, predicted)["metrics"] for n, found in stored.items()}
@@ -285,16 +280,7 @@ def cross_validate(job: Finetuning, folds: int) -> None:
     with Run(job.strategy, job.output_dir, {}).hold({"folds": folds}):
         finetune_each(runs)
         if is_chief(job.strategy):
-            divisions = (
-                (
-                    [*itertools.compress(examples, np.not_equal(numbers, fold))],
-                    [*itertools.compress(examples, np.equal(numbers, fold))],
-                )
-                for fold in sorted({*numbers})
-            )
-            baselines = score_baselines(job.task, divisions) if job.baseline else {}
-            seed = job.random_seeds[0]
-            score_out_of_fold(job.task, examples, numbers, job.output_dir, seed, baselines)
+            score_out_of_fold(job, examples, numbers)
 
 
 def _prepare(job: Finetuning) -> tuple[Finetuning, dict[str, TaskSplit], dict[str, list[str]]]:

@@ -323,12 +323,10 @@ class ClassificationTask(LabelledTask):
         found = {"words alone": answers_from_words(known, answers, asked)}
         if not self.is_regression:
             found["majority"] = constant_answers(answers, len(dev))
+        columns, parts = id_and_label(dev, self.as_cell), [example.part for example in dev]
         return {
-            name: [
-                {"label": self.as_cell(example), "prediction": cell, "part": example.part}
-                for example, cell in zip(dev, self.as_cells(predicted))
-            ]
-            for name, predicted in found.items()
+            name: Answers({**columns, "prediction": self.as_cells(of)}, {"part": parts}).rows()
+            for name, of in found.items()
         }
 
     def as_cells(self, answers: np.ndarray) -> list:

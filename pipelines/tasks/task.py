@@ -207,10 +207,7 @@ class Task(abc.ABC):
         return {}
 
     def baselines(self, train: list, dev: list) -> dict[str, Iterable[dict]]:
-        """Maps names of simple models to rows for `score` and `intervals`, if there are any.
-
-        The models are fitted on `train` in seconds, and predict `dev`. Both must have answers.
-        """
+        """Maps names of simple models, fitted on `train`, to rows of `dev` for `score`."""
         return {}
 
     def details(self, examples: list, answers: Answers) -> dict:

@@ -234,12 +234,9 @@ class TokenClassificationTask(LabelledTask):
 
     def baselines(self, train: list, dev: list) -> dict[str, Iterable[dict]]:
         """See Task.baselines. The most frequent tag of each word in train, and of all words."""
-        counts: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
-        for example in train:
-            for word, tag in zip(example.words, example.tags):
-                counts[word][tag] += 1
-        [(usual, _)] = sum(counts.values(), collections.Counter()).most_common(1)
-        best = {word: of_word.most_common(1)[0][0] for word, of_word in counts.items()}
+        pairs = collections.Counter(pair for of in train for pair in zip(of.words, of.tags))
+        best = {word: tag for (word, tag), _ in reversed(pairs.most_common())}
+        [(usual, _)] = collections.Counter(tag for of in train for tag in of.tags).most_common(1)
         found: dict[str, Iterable[dict]] = {}
         for name, tag_of in (("words alone", best), ("majority", {})):
             tags = ([tag_of.get(word, usual) for word in example.words] for example in dev)

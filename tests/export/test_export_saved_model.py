@@ -114,6 +114,7 @@ def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified, few_
     assert near(of_export, 1e-5) == of_run and "unsure" not in str(of_run)
 
 
+@pytest.mark.slow
 def test_label_thresholds_of_an_export(make_module, tmp_path, few_functions):
     """Verified in a fresh process, and asked by pipelines.predict."""
     module = make_module(TASKS["multilabel"])

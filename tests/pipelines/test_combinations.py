@@ -53,6 +53,7 @@ def test_a_table_with_the_best_on_dev(two_rates):
     assert f"{of_model} {value['accuracy']:.4f} of words alone: try other first weights" in out
 
 
+@pytest.mark.slow
 def test_a_killed_command_does_what_is_missing_and_no_other_run(
     two_rates, table, pretrained, tmp_path
 ):

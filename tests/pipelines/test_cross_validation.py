@@ -55,6 +55,7 @@ def test_each_row_is_predicted_by_the_run_without_it(two_folds, table):
     assert {row["id"] for row in errors} == {row["id"] for row in rows}
 
 
+@pytest.mark.slow
 def test_a_killed_command_does_the_missing_folds_only(two_folds, table, pretrained, tmp_path):
     output_dir = shutil.copytree(two_folds[0], tmp_path / "folds")
     expected = (output_dir / "out_of_fold.csv").read_text()

@@ -35,38 +35,28 @@ def _sample(examples: list) -> list:
     texts = [text for example in examples for text in example.separated]
     most = _MOST_CHARACTERS if has_words(texts) else _MOST_WITHOUT_SPACES
     number = min(MOST_ROWS, 1 + most * len(examples) // max(1, sum(map(len, texts))))
-    if len(examples) <= number:
-        return examples
-    chosen = np.random.default_rng(0).choice(len(examples), number, replace=False)
-    return [examples[place] for place in chosen]
+    chosen = np.random.default_rng(0).permutation(len(examples))[:number]
+    return [examples[place] for place in np.sort(chosen)]
 
 
 def describe_baselines(baselines: Mapping[str, dict], metric: str) -> str:
     """Formats the baselines of a metric, such as "; words alone 0.8710 (0.8370 to 0.9000)"."""
     text = ""
     for name, found in baselines.items():
-        notes = []
-        if name != "majority":  # which needs no rows, and whose interval says little
-            if interval := found["intervals"].get(metric):
-                notes.append("{:.4f} to {:.4f}".format(*interval))
-            if "sampled_rows" in found:
-                notes.append(f"trained on {found['sampled_rows']:,} rows")
-        text += f"; {name} {found['metrics'][metric]:.4f}" + f" ({', '.join(notes)})" * bool(notes)
+        rows = f" of {found['sampled_rows']:,} rows" if "sampled_rows" in found else ""
+        text += f"; {name}{rows} {found['metrics'][metric]:.4f}"
+        if name != "majority" and (interval := found["intervals"].get(metric)):
+            text += " ({:.4f} to {:.4f})".format(*interval)
     return text
 
 
-def warn_of_baselines(
-    baselines: Mapping[str, dict], metric: str, metrics: Mapping[str, float]
-) -> list[str]:
-    """Returns a warning if the model's `metrics` are not above all baselines in `metric`."""
-    of_name: dict[str, float] = {
-        name: found["metrics"][metric] for name, found in baselines.items()
-    }
-    if not of_name or metrics[metric] > max(of_name.values()):
-        return []
-    best = max(of_name, key=of_name.__getitem__)
-    return [
-        f"warning: {metric} {metrics[metric]:.4f} is not above {of_name[best]:.4f} of {best}: try "
-        "other first weights, more steps, another --learning_rate or more rows; without a gain, "
-        f"{'a constant answer' if best == 'majority' else 'a model of words'} is enough"
-    ]
+def warn_of_baselines(baselines: Mapping[str, dict], metric: str, value: float) -> None:
+    """Prints a warning if the model's `value` of a metric is not above the baselines."""
+    values = {name: found["metrics"][metric] for name, found in baselines.items()}
+    best = max(values, key=values.__getitem__, default="")
+    if values and value <= values[best]:
+        print(
+            f"warning: {metric} {value:.4f} is not above {values[best]:.4f} of {best}: try other "
+            "first weights, more steps, another --learning_rate or more rows; without a gain, "
+            f"{'a constant answer' if best == 'majority' else 'a model of words'} is enough"
+        )

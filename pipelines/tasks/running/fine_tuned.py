@@ -1,5 +1,6 @@
 """Fine-tuned models (runs or exports) that predict examples."""
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -22,9 +23,10 @@ from ..reading.tables import write_table
 from ..scoring.confidence import tempered
 from ..task import Outputs, Task
 from ..task_flags import TASKS
-from .baselines import describe_baselines, warn_of_baselines
+from .baselines import describe_baselines, score_baselines, warn_of_baselines
 from .batches import Prediction
 from .results import COMBINATIONS_FILE, RESULTS_FILE, describe_details
+from .seed_run import Finetuning
 
 ROWS_PER_PART = 4096
 
@@ -118,25 +120,18 @@ class FineTunedRun:
         return {**answers.columns, "unknown_share": _rounded(shares)}
 
 
-def score_out_of_fold(
-    task: Task,
-    examples: list,
-    numbers: Sequence[int],
-    output_dir: str,
-    seed: int,
-    baselines: Mapping[str, dict],
-) -> None:
-    """Predicts each example with the model of its fold, and scores all predictions together.
-
-    `numbers` are the folds of the examples. The models are in OUTPUT_DIR/fold_K/seed_N. For
-    `baselines` see score_baselines.
-    """
-    of_folds, outputs = {}, {}
+def score_out_of_fold(job: Finetuning, examples: list, numbers: Sequence[int]) -> None:
+    """Predicts each example with the first seed of its fold, in `numbers`, and scores all."""
+    task, output_dir, seed = job.task, job.output_dir, job.random_seeds[0]
+    of_folds, outputs, divisions = {}, {}, []
     for fold in sorted({*numbers}):
+        is_dev = np.equal(numbers, fold)
+        dev = [*itertools.compress(examples, is_dev)]
+        divisions.append(([*itertools.compress(examples, ~is_dev)], dev))
         path = os.path.join(output_dir, f"fold_{fold}", f"seed_{seed}")
         of_folds[fold] = files.read_json(os.path.join(path, RESULTS_FILE))["metrics"]["dev"]
         model = FineTunedRun(open_model(path), task, batch_size=32)
-        sequences, _ = model.prepare([e for e, number in zip(examples, numbers) if number == fold])
+        sequences, _ = model.prepare(dev)
         outputs[fold] = iter(model.outputs(sequences))
     _, features = model.prepare(examples)
     in_order = [next(outputs[numbers[owner]]) for owner in task.owners(features)]
@@ -145,6 +140,7 @@ def score_out_of_fold(
     table, path = (os.path.join(output_dir, name) for name in ("out_of_fold.csv", RESULTS_FILE))
     write_table(table, {**answers.columns, "fold": numbers})
     paths = [table, *task.write(f"{output_dir}/predictions", "out_of_fold", examples, answers)]
+    baselines = score_baselines(task, divisions) if job.baseline else {}
     summary = {"task": task.name, "seed": seed, "metrics": metrics, "details": details}
     files.write_json(path, {**summary, "baselines": baselines, "folds": of_folds})
     print(f"\n{task.name} out of fold: {len(examples):,} rows, {len(of_folds)} folds, seed {seed}")
@@ -156,8 +152,8 @@ def score_out_of_fold(
         print(f"  {name:<24} {value:8.4f}{spread}{describe_baselines(baselines, name)}")
     for line in describe_details(details, seed):
         print(f"  {line}")
-    lines = warn_of_baselines(baselines, task.best_metric, metrics)
-    print("\n".join([*lines, *(f"predictions  {of}" for of in paths), f"results      {path}"]))
+    warn_of_baselines(baselines, task.best_metric, metrics[task.best_metric])
+    print("\n".join([*(f"predictions  {of}" for of in paths), f"results      {path}"]))
 
 
 class Export:

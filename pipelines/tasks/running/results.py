@@ -48,10 +48,7 @@ def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, di
 
 
 def write_summary(output_dir: str, summary: dict) -> None:
-    """Writes OUTPUT_DIR/results.json. Prints medians and ranges, or intervals for a single seed.
-
-    Prints the baselines in `summary["dev"]["baselines"]`, if any, on the lines of their metrics.
-    """
+    """Writes OUTPUT_DIR/results.json. Prints medians and ranges (of one seed: intervals)."""
     path = os.path.join(output_dir, RESULTS_FILE)
     files.write_atomically(path, json.dumps(summary, indent=2) + "\n")
     of_seeds = stored_results(output_dir)
@@ -60,9 +57,8 @@ def write_summary(output_dir: str, summary: dict) -> None:
             continue
         number = len(metrics["seeds"])
         print(f"\n{summary['task']} on {split}, {number} {'seed' if number == 1 else 'seeds'}")
-        best = max(
-            metrics["seeds"], key=lambda s: metrics["seeds"][s].get(summary["best_metric"], 0)
-        )
+        seeds, metric = metrics["seeds"], summary["best_metric"]
+        best = max(seeds, key=lambda seed: seeds[seed].get(metric, 0))
         details = of_seeds.get(int(best), {}).get("details", {}).get(split, {})
         baselines = metrics.get("baselines", {})
         for name, median in metrics["median"].items():
@@ -74,15 +70,13 @@ def write_summary(output_dir: str, summary: dict) -> None:
         if split == "dev":
             for line in describe_details(details, best):
                 print(f"  {line}")
-        for line in warn_of_baselines(baselines, summary["best_metric"], metrics["median"]):
-            print(line)
+        warn_of_baselines(baselines, metric, metrics["median"].get(metric))
     print(f"results      {path}")
 
 
 def _range(low: float, high: float) -> str:
     """Formats a range, or returns an empty string if both numbers look the same."""
-    first, last = f"{low:.4f}", f"{high:.4f}"
-    return f"   {first} to {last}" if first != last else ""
+    return f"   {low:.4f} to {high:.4f}" * (f"{low:.4f}" != f"{high:.4f}")
 
 
 def describe_details(details: Mapping[str, dict], seed: int | str) -> list[str]:
@@ -129,11 +123,7 @@ def write_combinations(output_dir: str, summaries: Mapping[str, dict]) -> None:
 
 def _print_table(heading: str, summaries: Mapping[str, dict]) -> None:
     width = max(8, *map(len, summaries))
-    several = any(
-        len(summary.get("dev", {"seeds": {}})["seeds"]) > 1 for summary in summaries.values()
-    )
-    middle = f"{'median':>8}   lowest to highest" if several else f"{'value':>8}"
-    print(f"\n{heading:<{width}} {'metric on dev':<24} {middle}")
+    print(f"\n{heading:<{width}} {'metric on dev':<24} {'median':>8}")
     for name, summary in summaries.items():
         dev = summary.get("dev", {"median": {}})
         for metric, median in dev["median"].items():

@@ -148,8 +148,7 @@ def run_seed(
     found = {**_predict(run, task, new, predict), "predicted": predicted}
     results = {part: {**kept[part], **found[part]} for part in NO_RESULTS}
     if run.is_chief:
-        values = {name: of["metrics"][task.best_metric] for name, of in baselines.items()}
-        path = draw_learning_curves(run.model_dir, kept_step, task.best_metric, values)
+        path = draw_learning_curves(run.model_dir, kept_step, task.best_metric, baselines)
         print(f"curves       {path}")
         _write_results(task, run.model_dir, job.max_seq_length, results)
     return results

@@ -14,12 +14,11 @@ MOST_LABELS = 40
 
 
 def draw_learning_curves(
-    model_dir: str, kept_step: int, best_metric: str, baselines: Mapping[str, float]
+    model_dir: str, kept_step: int, best_metric: str, baselines: Mapping[str, dict]
 ) -> str:
     """Plots the training loss and the dev metrics by step. Returns the path of the PNG file.
 
-    `kept_step` is the step of the weights that the run keeps. `baselines` maps names to values of
-    `best_metric`.
+    `kept_step` is the step of the kept weights. For `baselines` see score_baselines.
     """
     entries = read_metrics(model_dir)
     names = dict.fromkeys(name for entry in entries for name in entry if name.startswith("dev_"))
@@ -34,8 +33,9 @@ def draw_learning_curves(
         if name != "loss":
             axis.axvline(kept_step, color="grey", linestyle=":", label=f"kept: step {kept_step}")
         if name == f"dev_{best_metric}":
-            for (label, value), style in zip(baselines.items(), ("--", "-.")):
-                axis.axhline(value, color="black", linestyle=style, linewidth=1, label=label)
+            for (label, found), style in zip(baselines.items(), ("--", "-.")):
+                value = found["metrics"][best_metric]
+                axis.axhline(value, color="black", linestyle=style, label=label)
             axis.legend(fontsize=8)
         title = "training loss" if name == "loss" else name.replace("_", " ")
         axis.set_title(title, parse_math=False)  # may contain names of entity types

@@ -10,8 +10,6 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 
 _MOST_FEATURES, _MOST_WEIGHTS = 50_000, 3_000_000  # of a text, of all labels together
-_CHARACTERS_PER_SPACE = 20  # more than this: a script without spaces, or single words
-
 _WORD = r"\w+|[^\w\s]+"  # punctuation, too: a text may have nothing else
 
 Texts = Sequence[tuple[str, ...]]  # a text or a pair of texts in each row
@@ -32,10 +30,15 @@ def answers_from_words(train: Texts, answers: np.ndarray, texts: Texts) -> np.nd
         model, labels = Ridge(), 1
     else:
         model, labels = LogisticRegression(), answers.max() + 1
+    known = [text for row in train for text in row]
+    analyzer, ngrams = ("word", (1, 2)) if has_words(known) else ("char_wb", (2, 5))
     most = min(_MOST_FEATURES, _MOST_WEIGHTS // labels)
-    vectorizer = _vectorizer([text for row in train for text in row], most)
+    vectorizer = TfidfVectorizer(
+        analyzer=analyzer, ngram_range=ngrams, token_pattern=_WORD, max_features=most
+    )
     with warnings.catch_warnings():  # of 100 steps, and of labels that all rows or none have
         warnings.simplefilter("ignore")
+        vectorizer.fit(known)
         model.fit(_features(vectorizer, train), answers)
     return model.predict(_features(vectorizer, texts))
 
@@ -52,18 +55,8 @@ def constant_answers(answers: np.ndarray, number: int) -> np.ndarray:
 
 
 def has_words(texts: Sequence[str]) -> bool:
-    """Whether the features are words and two in a row. Without spaces, they are 2 to 5 letters."""
-    return sum(map(len, texts)) < _CHARACTERS_PER_SPACE * sum(text.count(" ") for text in texts)
-
-
-def _vectorizer(texts: Sequence[str], max_features: int) -> TfidfVectorizer:
-    """Returns features fitted on texts."""
-    analyzer, ngrams, pattern = "char_wb", (2, 5), None
-    if has_words(texts):
-        analyzer, ngrams, pattern = "word", (1, 2), _WORD
-    return TfidfVectorizer(
-        analyzer=analyzer, ngram_range=ngrams, token_pattern=pattern, max_features=max_features
-    ).fit(texts)
+    """Whether texts have a space per 20 characters, unlike single words and some scripts."""
+    return sum(map(len, texts)) < 20 * sum(text.count(" ") for text in texts)
 
 
 def _features(vectorizer: TfidfVectorizer, rows: Texts) -> sparse.csr_matrix:

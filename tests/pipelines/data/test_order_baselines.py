@@ -1,6 +1,7 @@
 import random
 
 import numpy as np
+import pytest
 
 from pipelines.data import records
 from pipelines.data.examples import ExampleOptions
@@ -9,6 +10,7 @@ from pipelines.data.segments import Segment, split_document
 from tests.pipelines.data.small_records import write_shards
 
 
+@pytest.mark.slow
 def test_lengths_do_not_tell_the_label(tmp_path, tokenizer):
     """Of sop; that nsp's labels have the same lengths is exact: test_sentence_pairs.py."""
     # Documents of sentences as long as those of novels; their order means nothing.
@@ -27,6 +29,7 @@ def test_lengths_do_not_tell_the_label(tmp_path, tokenizer):
     assert total > 1_500 and correct / total < 0.5 + 3 * 0.5 / total**0.5
 
 
+@pytest.mark.slow
 def test_lengths_that_tell_the_label_are_found(tmp_path, tokenizer):
     # Two sentences, the longer one always first.
     rng, written = np.random.default_rng(3), {}

@@ -1,6 +1,7 @@
 import json
 
 import numpy as np
+import pytest
 
 from pipelines.data.records import Manifest
 from pipelines.show_records import example_text
@@ -37,6 +38,7 @@ def test_example_text():
     ]
 
 
+@pytest.mark.slow
 def test_all_records_once(tiny_corpus, tiny_vocabulary, tmp_path, in_this_process):
     records, output = str(tmp_path / "records"), tmp_path / "new"
     create_records(tiny_corpus, records, tiny_vocabulary, max_seq_length=48)

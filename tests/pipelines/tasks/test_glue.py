@@ -146,6 +146,7 @@ def test_figures_of_both_genres(tmp_path):
     assert figures == pytest.approx({"accuracy": 2 / 3, "accuracy_mismatched": 1 / 3})
     [(metric, (low, high))] = task.details(dev, answers)["intervals"].items()
     assert metric == task.best_metric == "accuracy" and low <= 2 / 3 <= high
+    assert task.intervals(answers.rows()) == {metric: [low, high]}, "of the matched rows"
 
 
 def test_broken_rows_are_left_out_of_qqp_alone(tmp_path, capsys):
