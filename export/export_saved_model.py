@@ -222,8 +222,8 @@ def how_to_use(saved_model: str) -> str:
     texts = " ".join(f'--{name}="{examples[name]}"' for name in names)
     serving = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving")
     named = "" if version == "1" else f", after models.config there names version {version}"
-    # TF Serving uses the same version numbers as TensorFlow. The client is tested with this one.
-    tag = metadata.version("tensorflow-serving-api")
+    # TF Serving uses the same version numbers as TensorFlow. There is no image 2.21.0.
+    tag = min("2.20.0", metadata.version("tensorflow-serving-api"))
     start = (
         f'TAG={tag} EXPORT="{os.path.abspath(output)}" docker compose -f {serving}/compose.yaml up'
     )

@@ -98,6 +98,14 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
             sep="\n",
             flush=True,
         )
+        if whole := [
+            path for path in sizes if is_compressed(path) and sizes[path] > _MIN_UNIT_BYTES
+        ]:
+            print(
+                f"  note     {len(whole):,} compressed files, such as {whole[0]}, cannot be cut: "
+                "one worker reads each, and progress counts whole files",
+                flush=True,
+            )
         write = functools.partial(write_unit, settings=settings)
         if settings.remove_duplicates and units:
             found = _find_duplicates(units, settings, workers)

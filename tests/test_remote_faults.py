@@ -173,6 +173,14 @@ def test_a_killed_run_leaves_no_gap(store, tmp_path):
     assert len(lines) == 10 and lines[3].startswith(b'{"step": 4,')
 
 
+def test_a_log_that_cannot_be_written_is_a_warning(store):
+    rule = Rule("start", name="bucket/run/", times=None, code=403)
+    store.rules.append(rule)
+    _, err = run_code(LOG, "0", "4", "1")
+    assert "the log is not stored, training continues" in err
+    assert rule.seen >= 3 and not store.under("bucket/run/")
+
+
 @pytest.mark.slow
 def test_two_jobs_at_once(work, store):
     """One stalls in the middle; the other is refused; the first writes what a local job does."""

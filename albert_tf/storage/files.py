@@ -16,6 +16,7 @@ import os
 import pathlib
 import posixpath
 import re
+import secrets
 import socket
 import tempfile
 import threading
@@ -87,7 +88,11 @@ def _directories(names: Sequence[str], pattern: str) -> set[str]:
     if names == [pattern]:
         return {name for name in names if tf.io.gfile.isdir(name)}
     # Remote directories are never empty: one request lists what is in them.
-    return {posixpath.dirname(name.rstrip("/")) for name in tf.io.gfile.glob(pattern + "/*")}
+    parents = {posixpath.dirname(name.rstrip("/")) for name in tf.io.gfile.glob(pattern + "/*")}
+    # An object and a directory may have the same name.
+    asked = sorted(parents.intersection(names))
+    found = map_requests(tf.io.gfile.stat, asked, f"looking at the names of {pattern}")
+    return parents - {name for name, stat in zip(asked, found) if not stat.is_directory}
 
 
 def is_remote(path: str) -> bool:
@@ -277,11 +282,19 @@ def new_directory(path: str) -> Iterator[str]:
     if is_remote(path):
         with tempfile.TemporaryDirectory() as space:
             yield space
-            write_atomically(mark, "this upload is not finished, or was killed\n")
+            if not is_unfinished and names_in(path):
+                raise UserError(f"{path!r} has appeared meanwhile: name a new directory")
+            # A unique text, so that a concurrent upload to the same path is detected below.
+            call = f"upload {secrets.token_hex(8)} is not finished, or was killed\n"
+            write_atomically(mark, call)
             for parent, _, names in tf.io.gfile.walk(path) if is_unfinished else ():
                 for name in set(names) - {UNFINISHED_FILE}:
                     remove(os.path.join(parent, name))
             upload_directory(space, path)
+            if not tf.io.gfile.exists(mark) or tf.io.gfile.GFile(mark).read() != call:
+                raise UserError(
+                    f"another call has written to {path!r} meanwhile: delete it and run one of them"
+                )
             remove(mark)
         return
     _remove_killed(path)

@@ -67,8 +67,9 @@ def as_entity_tags(tags: Iterable[str]) -> dict[str, str]:
     """Maps tags to the form B-TYPE, or to themselves if they are not entity tags in any form."""
     tags = list(dict.fromkeys(tags))
     for found in () if are_entity_tags(tags) else zip(*map(readings, tags)):
-        # Without a B they may be word classes, such as VB-S and NN-S.
-        if all(found) and ("B" in tags or any(tag.startswith("B-") for tag in found)):
+        begins, insides = ({tag[1:] for tag in found if tag[:1] == mark} for mark in "BI")
+        # Other sets may be word classes, such as VB-S and NN-S, or B_1 and S_2.
+        if all(found) and begins and (OUTSIDE in found or begins & insides):
             return dict(zip(tags, found))
     return dict(zip(tags, tags))
 

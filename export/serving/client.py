@@ -61,8 +61,13 @@ def _channel(server: str):
     """Returns the connection to a server, which is shared by all threads."""
     import grpc
 
-    # No size limit, because sequence_output of a batch can exceed gRPC's default of 4 MB.
-    return grpc.insecure_channel(server, [("grpc.max_receive_message_length", -1)])
+    options = [
+        # No size limit, because sequence_output of a batch can exceed gRPC's default of 4 MB.
+        ("grpc.max_receive_message_length", -1),
+        # Reconnect to a restarted server within seconds. The default is up to two minutes.
+        ("grpc.max_reconnect_backoff_ms", 2000),
+    ]
+    return grpc.insecure_channel(server, options)
 
 
 def ask_rest(
@@ -98,7 +103,12 @@ def decoded(outputs: dict[str, list]) -> dict[str, list]:
     """Decodes bytes in nested lists, and parses the JSON in the output `spans`, if it exists."""
     found = {name: _texts(values) for name, values in outputs.items()}
     if "spans" in found:
-        found["spans"] = [json.loads(row) for row in found["spans"]]
+        try:
+            found["spans"] = [json.loads(row) for row in found["spans"]]
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"spans {found['spans']!r:.60}: expected JSON of our exports"
+            ) from error
     return found
 
 

@@ -36,11 +36,12 @@ def test_as_conlleval(case):
         ("O B_PER I_PER-x", "O B-PER I-PER-x"),
         ("0 B-PER I-PER", "O B-PER I-PER"),
         ("O B-LOC M-LOC E-LOC S-PER", "O B-LOC I-LOC E-LOC S-PER"),
-        ("B M E S", "B I E S"),
+        *((tags, "B I E S") for tags in ("B M E S", "b m e s")),
+        ("b i o", "B I O"),
         ("o b-per i-per", "O B-per I-per"),
         ("O I-LOC B_x", "O I-LOC B-x"),
         *((tags, tags) for tags in ("O I-LOC", "B-S S-B O", "0 1 2", "PER LOC O", "NN VB-S")),
-        *((tags, tags) for tags in ("S M", "VB-S NN-S", "b e")),
+        *((tags, tags) for tags in ("S M", "VB-S NN-S", "b e", "B_1 L_2 S_3 M_4")),
     ],
 )
 def test_other_forms_of_tags(tags, expected):

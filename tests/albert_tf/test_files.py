@@ -13,6 +13,13 @@ from tests.jobs import run_code
 @pytest.fixture
 def as_a_store(monkeypatch):
     monkeypatch.setattr(files, "is_remote", lambda path: True)
+    write = files.write_atomically
+
+    def write_in_new_directory(path, content):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write(path, content)
+
+    monkeypatch.setattr(files, "write_atomically", write_in_new_directory)
 
 
 def test_a_name_that_tensorflow_takes_for_a_pattern_is_refused(tmp_path):
@@ -41,7 +48,19 @@ def test_directories_are_no_patterns_where_files_are_looked_for(tmp_path):
             read(str(directory))
 
 
-def test_a_killed_upload_is_replaced(as_a_store, tmp_path):
+def test_a_remote_directory_that_appears_meanwhile_is_left_alone(as_a_store, tmp_path):
+    model = tmp_path / "model"
+    with (
+        pytest.raises(ValueError, match="has appeared meanwhile"),
+        files.new_directory(str(model)) as space,
+    ):
+        Path(space, "a").write_text("ours")
+        model.mkdir()
+        (model / "theirs").write_text("another job's")
+    assert [path.name for path in model.iterdir()] == ["theirs"]
+
+
+def test_a_killed_upload_is_replaced_and_two_at_once_do_not_both_succeed(as_a_store, tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     (model / files.UNFINISHED_FILE).write_text("of a killed call")
@@ -49,6 +68,21 @@ def test_a_killed_upload_is_replaced(as_a_store, tmp_path):
     with files.new_directory(str(model)) as space:
         Path(space, "a").write_text("whole")
     assert [path.name for path in model.iterdir()] == ["a"]
+    (model / files.UNFINISHED_FILE).write_text("of a killed call")
+    with (
+        pytest.raises(ValueError, match="another call has written to"),
+        files.new_directory(str(model)) as first,
+    ):
+        Path(first, "a").write_text("first")
+        upload = files.upload_directory
+
+        def overtaken(local, remote):
+            files.upload_directory = upload
+            with files.new_directory(remote) as second:
+                Path(second, "a").write_text("second")
+            upload(local, remote)
+
+        files.upload_directory = overtaken
 
 
 def test_what_killed_processes_left_beside_a_directory_is_removed(tmp_path):
