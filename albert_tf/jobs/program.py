@@ -33,6 +33,10 @@ _SYNONYMS = {
     "model_name_or_path": "init_checkpoint",
 }
 
+# Last words of the names of flags whose values are paths, which may be comma-separated.
+_PATHS = "checkpoint config corpus dir file input model output prefix vocab".split()
+_HOME = r"((?:^|,)\s*)~(?=/|\s*(?:,|$))"
+
 
 def run(main: Callable[[list[str]], None]) -> None:
     """Runs `main` with absl and reports user errors as one line on stderr.
@@ -181,10 +185,11 @@ def _parse_flags(argv: list[str]) -> list[str]:
         if (ours := _SYNONYMS.get(theirs, "")) in flags.FLAGS:
             what = f"there is no flag --{theirs}: use --{ours}"
         fail(f"{'; '.join(what.splitlines())}; see --help")
+    home = os.path.expanduser("~")
     for name, value in flags.FLAGS.flag_values_dict().items():
-        if isinstance(value, str) and "~" in value:  # a shell expands no ~ behind `--flag=`
-            paths = (os.path.expanduser(p) if "/" in p else p for p in value.split(","))
-            flags.FLAGS[name].value = ",".join(paths)
+        # A shell does not expand a ~ behind `--flag=`.
+        if name.rpartition("_")[2] in _PATHS and isinstance(value, str) and "~" in value:
+            flags.FLAGS[name].value = re.sub(_HOME, lambda found: found[1] + home, value)
         numbers = value if isinstance(value, list) else [value]
         # NaN passes absl's bounds.
         if not all(math.isfinite(number) for number in numbers if isinstance(number, float)):

@@ -76,7 +76,7 @@ class TextFormat:
     def __post_init__(self):
         """Raises a UserError for spellings of a language that sentencex would take for English."""
         # Python knows German also as DE, de_DE and deutsch.
-        code = locale.normalize(self.language.replace("-", "_")).partition("_")[0]
+        code = re.split("[_.]", locale.normalize(self.language.replace("-", "_")))[0]
         is_code = re.fullmatch("[a-z]{2,3}", code)
         if code != self.language or not is_code:
             hint = f", here {code!r}" if is_code else ""

@@ -20,9 +20,13 @@ from .scoring.confidence import label_thresholds
 from .scoring.metrics import METRICS, intervals_of_sets
 from .task import Answers, Columns, Description, Files
 
-# Matches a list, tuple, set or dict in the notation of Python, JSON or NumPy.
+# Matches a list, tuple, set or dict of Python, JSON or NumPy; not [BUG],[UI] or (1) Billing (net).
 _LIST = re.compile(
-    r"""\[.*\]|\{.*\}|\(\s*['"\d].*\)|(np\.)?(array|(frozen)?set)\(.*\)""", re.DOTALL
+    r"""(?sx)
+    [\[{] ([\s\[{]*["'].* | [\d.\s]* | (?=[^][{}]*,)[^][{}:]*) [\]}]  # ['a' 'b'], [1 2], [a, b]
+    | \( (\s* | (?=.*,)\s*["'].* | (?=.*,)[\d.,\s]*) \)  # (), ('a',), (1, 2)
+    | (np\.)?(array|(frozen)?set)\(.*\)
+    """
 )
 
 

@@ -30,12 +30,13 @@ REQUIRED = """pass
 from absl import flags
 flags.DEFINE_string('one', None, 'One.', required=True)
 flags.DEFINE_string('two', None, 'Another.', required=True)"""
-HOME = """print(flags.FLAGS.paths, flags.FLAGS.mark, flags.FLAGS.text, file=sys.stderr)
+HOME = """values = flags.FLAGS; print(
+    values.train_file, values.output, values.mark, values.text, file=sys.stderr)
 import os, sys
 from absl import flags
 os.environ["HOME"] = "/h"
-flags.DEFINE_string("paths", "", "Paths.")
-flags.DEFINE_string("mark", "~", "A separator.")
+for name in ("train_file", "output", "mark"):
+    flags.DEFINE_string(name, "", "A string.")
 flags.DEFINE_multi_string("text", [], "Texts.")"""
 LENGTH = "pass\nprogram.define_max_seq_length(default=8)"
 FULL_DISK = """import tensorflow as tf; raise tf.errors.NotFoundError(
@@ -66,8 +67,8 @@ def test_a_users_error_is_one_line(body, argument, message):
 
 
 def test_tilde_is_the_home_directory_in_paths_alone():
-    err = stderr_of(HOME, "--paths=~/a,~/b,c~/d", "--text=~/a", exit_code=0)
-    assert err == "/h/a,/h/b,c~/d ~ ['~/a']\n"
+    given = ("--train_file=~/a, ~/b,c~/d", "--output=~", "--mark=~/", "--text=~/a")
+    assert stderr_of(HOME, *given, exit_code=0) == "/h/a, /h/b,c~/d /h ~/ ['~/a']\n"
 
 
 @pytest.mark.parametrize(

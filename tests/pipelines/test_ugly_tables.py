@@ -116,8 +116,12 @@ def test_files_that_may_be_without_answers(tmp_path):
     ):
         task = task_of(tmp_path, name, content, "test", labels=["pos", "neg"])
         assert text_and_label(task.read("test")) == [("a", label)]
-    with raises_one_line(":2: 'label' is .*, expected a label"):
-        task_of(tmp_path, "t.csv", "text,label\na,\n", "test", labels=["pos", "neg"]).read("test")
+    for content, problem in (
+        ("text,label\na,\n", ":2: 'label' is .*, expected a label"),
+        ("text,Label \na,pos\n", r"t\.csv: no column 'label', but 'Label ': rename"),
+    ):
+        with raises_one_line(problem):
+            task_of(tmp_path, "t.csv", content, "test", labels=["pos", "neg"]).read("test")
 
 
 QUOTED = r"expected cells quoted as spreadsheets .* pass --quoting=none"

@@ -99,13 +99,16 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yields the rows of a table. Unless `needs_answers`, the label column may be missing.
 
-    `columns` maps a field to its column, or to None if there is no such column. Without a column
-    for `id`, rows are numbered from `first`. For other arguments and errors see read_table.
+    `columns` maps a field to its column or None. Without a column for `id`, rows are numbered from
+    `first`. A label column in another case is refused. For other arguments see read_table.
     """
     present = {field: column for field, column in columns.items() if column}
     absent, may_be_absent = None, "label" in present and not needs_answers
-    if may_be_absent and present["label"] not in column_names(path, quoting):
+    if may_be_absent and present["label"] not in (names := column_names(path, quoting)):
         absent = present.pop("label")
+        for name in {*names} - {*present.values()}:
+            if name.strip().casefold() == absent.casefold():
+                raise UserError(f"{path}: no column {absent!r}, but {name!r}: rename that column")
     rows = read_table(path, [*present.values()], quoting=quoting, absent=absent, **table_arguments)
     yield from as_rows(((f"{path}:{number}", cells) for number, cells in rows), present, first)
 

@@ -154,16 +154,24 @@ def _counts_utf16(path: str, columns: Mapping[str, str | None]) -> bool:
         text, spans = row.cells["text"], row.cells.get("label")
         if not isinstance(text, str) or not isinstance(spans, list):
             return False
-        if max(text, default="") <= "\uffff":
+        if not (utf16_places := _utf16_places(text)):
             continue
         starts, ends = map(set, split_words(text).T.tolist())
-        for utf16, span in itertools.product((False, True), spans):
+        for places, span in itertools.product(({}, utf16_places), spans):
             try:
-                start, end, _ = _as_span(span, text, "", "", utf16)
+                start, end, _ = _as_span(span, text, "", "", places)
             except UserError:
                 start = end = -1
-            misses[utf16] += start not in starts or end not in ends
+            misses[places is utf16_places] += start not in starts or end not in ends
     return 2 * misses[True] < misses[False]
+
+
+def _utf16_places(text: str) -> dict[int, int]:
+    """Maps offsets in UTF-16 code units to those in characters. Empty if all are equal."""
+    if max(text, default="") <= "\uffff":
+        return {}
+    units = itertools.accumulate((1 + (c > "\uffff") for c in text), initial=0)
+    return {unit: place for place, unit in enumerate(units)}
 
 
 def example_of_row(row: Row, counts_utf16: bool = False) -> TokenExample:
@@ -213,7 +221,8 @@ def of_text(
     places = tuple((int(start), int(limit)) for start, limit in bounds)
     if spans is None:
         return TokenExample(name, words, None, text, places)
-    entities = sorted(_as_span(span, text, column, where, counts_utf16) for span in spans)
+    utf16_places = _utf16_places(text) if counts_utf16 else {}
+    entities = sorted(_as_span(span, text, column, where, utf16_places) for span in spans)
     tags = [OUTSIDE] * len(words)
     for before, entity in zip([None, *entities], entities):
         start, end, label = entity
@@ -229,7 +238,7 @@ def of_text(
 
 
 def _as_span(
-    span: object, text: str, column: str, where: str, counts_utf16: bool
+    span: object, text: str, column: str, where: str, utf16_places: Mapping[int, int]
 ) -> tuple[int, int, str]:
     if isinstance(span, dict):
         start, end, label = map(span.get, ("start", "end", "label"))
@@ -237,10 +246,8 @@ def _as_span(
         start, end, label = span
     else:
         start = end = label = None
-    if counts_utf16 and type(start) is type(end) is int:
-        units = itertools.accumulate((1 + (c > "\uffff") for c in text), initial=0)
-        places = {unit: place for place, unit in enumerate(units)}
-        start, end = places.get(start), places.get(end)
+    if utf16_places and type(start) is type(end) is int:
+        start, end = utf16_places.get(start), utf16_places.get(end)
     if type(start) is not int or type(end) is not int or not 0 <= start < end <= len(text):
         raise UserError(
             f"{where}: {column!r} holds {str(span)[:60]}, expected "

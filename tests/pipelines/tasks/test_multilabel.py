@@ -49,8 +49,10 @@ def test_numbers_as_labels(tmp_path):
 # Cells of a CSV, between bars.
 LISTS = """
 ['x' 'y'] | "['x', 'y']" | "[""x"", ""y""]" | "('x',)" | "{1,2}" | array(['x']) | [1 0 1] | set()
+"[x, y]" | "[['x'],['y']]" | "(1, 2)" | [] | ()
 """
-LISTS = [cell.strip() for cell in LISTS.split("|")]
+LISTS = [cell.strip() for cell in LISTS.strip().replace("\n", "|").split("|")]
+NO_LISTS = ["[BUG],[UI]", "(1) Billing (net)", "(2023) revenue (net)", "[a]", "{a} or {b}", "(1)"]
 
 
 def test_faults(tmp_path):
@@ -62,6 +64,8 @@ def test_faults(tmp_path):
         (tmp_path / "t.csv").write_text("text,label\n" + rows)
         with pytest.raises(ValueError, match=problem):
             task_of(tmp_path / "t.csv").read("train")
+    (tmp_path / "t.csv").write_text("text,label\n" + "".join(f'a,"{x}"\n' for x in NO_LISTS))
+    assert task_of(tmp_path / "t.csv").labels == tuple(sorted(",".join(NO_LISTS).split(",")))
 
 
 def test_labels_that_contain_the_separator(tmp_path):

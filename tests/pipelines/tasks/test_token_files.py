@@ -1,5 +1,7 @@
 import gzip
+import itertools
 import json
+from unittest import mock
 
 import pytest
 
@@ -76,7 +78,9 @@ def test_offsets_in_utf_16_units(tmp_path):
     rows += [("😀 unbelievable", [[5, 9, "c"]]), ("Ada met", [[0, 3, "a"]])]
     path = tmp_path / "a.jsonl"
     lines = [json.dumps({"text": text, "label": spans}) for text, spans in rows]
-    found = read(write(path, "\n".join(lines)))
+    with mock.patch("itertools.accumulate", wraps=itertools.accumulate) as tables:
+        found = read(write(path, "\n".join(lines)))
+    assert tables.call_count == 2 * 3  # per text with an emoji, however many its spans
     marked = [[e.text[start:end] for start, end, _ in e.entities] for e in found]
     assert marked == [["Ada", "Bob"], ["Bonn"], ["beli"], ["Ada"]]
     assert all(e.counts_utf16 for e in found)
