@@ -26,7 +26,7 @@ from absl import flags
 from albert_tf.jobs import program
 from albert_tf.storage import versions
 from albert_tf.storage.errors import UserError
-from albert_tf.text.in_graph import import_tensorflow_text
+from albert_tf.text.in_graph import require_tensorflow_text
 from .serving import client
 
 FLAGS = flags.FLAGS
@@ -131,7 +131,7 @@ def load(saved_model: str) -> Call:
         versions.refuse_parent(saved_model)
         remedy = "export a model first, see python -m export.export_saved_model --help"
         raise UserError(f"no SavedModel at {saved_model!r}, nor a version of one in it: {remedy}")
-    import_tensorflow_text()  # registers the ops of the in-graph tokenizer
+    require_tensorflow_text()
     model = versions.load_saved_model(path)
     print(f"{path} answers")
 
