@@ -118,6 +118,8 @@ def _check_texts(masked: list[str], pairs: list[list[str]], inputs: dict[str, li
 
 def _connect(server: str) -> Call:
     """Returns a function that sends requests to a server, as the flags say."""
+    if server.startswith("grpcs:"):
+        raise UserError(f"--server={server}: this client has no TLS; see export/serving/README.md")
     ask_server = client.ask_rest if "://" in server else client.ask_grpc
     return lambda signature, inputs: ask_server(
         server, inputs, signature or "serving_default", FLAGS.model, FLAGS.label
@@ -159,7 +161,8 @@ def _check_inputs(where: str, specs: dict[str, tf.TensorSpec], inputs: dict[str,
         names = ["pair"] if "text_pair" in specs else sorted(specs)
         needed = " and ".join(f"--{name}" if name in _TEXTS else name for name in names)
         number = f" with {choices.pop()} options" if choices else ""
-        raise UserError(f"{where} needs {needed or 'no texts'}{number}")
+        given = ", ".join(f"--{name}" for name in inputs) or "none"
+        raise UserError(f"{where} needs {needed or 'no texts'}{number}, given {given}")
 
 
 def _answers(inputs: dict[str, list], outputs: dict[str, list]) -> list[str]:

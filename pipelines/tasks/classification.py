@@ -178,6 +178,11 @@ class ClassificationTask(LabelledTask):
 
     def weighted(self, examples: list[Example]) -> Task:
         """See Task.weighted. The copy has the `label_weights` of `class_weights`."""
+        if self.is_regression and len({example.label for example in examples}) == 1:
+            raise UserError(
+                f"{self.column('label')!r} is {examples[0].label} in all {len(examples):,} "
+                "training rows: there is nothing to learn; expected different numbers"
+            )
         if not self.class_weights:
             return self
         if isinstance(self.class_weights, str):  # "balanced"

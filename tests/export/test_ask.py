@@ -81,14 +81,14 @@ def test_spans_are_printed_whole():
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ({}, "serving_default needs --pair$"),
+        ({}, "serving_default needs --pair, given none$"),
         ({"fill_mask": ["no mask"]}, r"holds no \[MASK\]"),
         ({"pair": ["one sentence"]}, "expected two sentences"),
         ({"pair": ["one ||| "]}, "expected two sentences"),
         ({"question": ["a", "b"], "context": ["c"]}, "2 of --question, 1 of --context"),
-        ({"question": ["Who?"], "context": ["I."]}, "serving_default needs --pair$"),
+        ({"question": ["Who?"], "context": ["I."]}, "--pair, given --question, --context$"),
         ({"signature": "labels"}, "has no signature 'labels', only .*fill_mask"),
-        ({"signature": "pooled"}, "pooled needs input_ids and input_mask and segment_ids$"),
+        ({"signature": "pooled"}, "input_ids and input_mask and segment_ids, given none$"),
     ],
 )
 def test_wrong_questions_are_one_line(asked, texts, message):

@@ -169,6 +169,8 @@ def test_numbers(tmp_path, tokenizer):
     task = task_of(path, is_regression=True)
     examples = task.read("train")
     assert [example.label for example in examples] == [1.25, -3.0, 2.0]
+    with raises_one_line("'label' is 1.25 in all 1 training rows: there is nothing to learn"):
+        task.weighted(examples[:1])
     sequences, _ = task.encode(examples, tokenizer, 8, training=True)
     assert sequences.labels["labels"].dtype == np.float32
     answers = task.answers(examples, examples, logits([0.5], [0.25], [0.375]))
