@@ -58,7 +58,7 @@ from .tasks.reading.split_report import (
     warn_of_overlap,
     warn_of_rare_labels,
 )
-from .tasks.running.baselines import score_baselines
+from .tasks.running.baselines import kept_baselines
 from .tasks.running.fine_tuned import score_out_of_fold
 from .tasks.running.results import (
     stored_results,
@@ -168,7 +168,7 @@ def main(_) -> None:
         loop=loop,
         strategy=strategy,
         divide=functools.partial(split_off_dev, fraction=fraction) if fraction else None,
-        baseline=FLAGS.baseline,
+        baselines=None if FLAGS.baseline else {},
     )
     if FLAGS.folds:
         cross_validate(job, FLAGS.folds)
@@ -223,9 +223,7 @@ def finetune(job: Finetuning) -> dict:
     with run.hold(identity):
         if run.is_chief:
             _print_plan(job, splits, notes)
-        baselines = {}
-        if run.is_chief and job.baseline and "dev" in splits:
-            baselines = score_baselines(task, [(splits["train"].examples, splits["dev"].examples)])
+        job = dataclasses.replace(job, baselines=_baselines(job, splits))
         # Include seeds of earlier calls, so that the summary covers all seeds in the directory.
         predicted, stored = what_is_predicted(task, splits), stored_results(output_dir)
         results = {n: kept_results(found, predicted)["metrics"] for n, found in stored.items()}
@@ -233,15 +231,27 @@ def finetune(job: Finetuning) -> dict:
             directory = os.path.join(output_dir, f"seed_{seed}")
             of_seed = Run(job.strategy, directory, {**run.settings, "seed": seed})
             of_seed.save_model_files(initial.config, initial.tokenizer)
-            results[seed] = run_seed(of_seed, job, splits, seed, baselines)["metrics"]
+            results[seed] = run_seed(of_seed, job, splits, seed)["metrics"]
         summary = summarise(task.name, task.best_metric, dict(sorted(results.items())))
-        if baselines:
-            summary["dev"]["baselines"] = baselines
+        if job.baselines:
+            summary["dev"]["baselines"] = job.baselines
         if run.is_chief:
             write_summary(output_dir, summary)
             of_dev = notes.get("dev", [])
             print("".join(f"{line}\n" for line in of_dev if line.startswith("warning")), end="")
     return summary
+
+
+def _baselines(job: Finetuning, splits: dict[str, TaskSplit]) -> dict[str, dict]:
+    """Returns the job's baselines. If they are to be scored, the first host does so."""
+    if job.baselines is not None:
+        return job.baselines
+    if "dev" not in splits or not is_chief(job.strategy):
+        return {}
+    train, dev = splits["train"], splits["dev"]
+    of = {**what_is_predicted(job.task, {"dev": dev}), "train": fingerprint(train)}
+    path = os.path.join(job.output_dir, "baselines.json")
+    return kept_baselines(path, of, job.task, train.examples, dev.examples)
 
 
 def compare_settings(job: Finetuning, combinations: Mapping[str, FinetuneSettings]) -> None:
@@ -257,8 +267,10 @@ def compare_settings(job: Finetuning, combinations: Mapping[str, FinetuneSetting
         settings.with_steps(len(splits["train"].sequences)).check(job.strategy)
     identity = {**_identity(prepared, splits), **dataclasses.asdict(job.settings)}
     identity["dev"] = fingerprint(splits["dev"])
-    del splits, identity["learning_rate"], identity["num_epochs"]
+    del identity["learning_rate"], identity["num_epochs"]
     with Run(job.strategy, job.output_dir, {}).hold(identity):
+        job = dataclasses.replace(job, baselines=_baselines(prepared, splits))
+        del splits
         runs = {n: dataclasses.replace(job, settings=of) for n, of in combinations.items()}
         summaries = finetune_each(runs)
         if is_chief(job.strategy):
@@ -271,7 +283,7 @@ def cross_validate(job: Finetuning, folds: int) -> None:
     numbers = fold_numbers(examples, folds)
     runs = {
         f"fold_{fold}": dataclasses.replace(
-            job, divide=lambda *_, fold=fold: np.equal(numbers, fold), baseline=False
+            job, divide=lambda *_, fold=fold: np.equal(numbers, fold), baselines={}
         )
         for fold in range(1, folds + 1)
     }

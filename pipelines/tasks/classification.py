@@ -25,7 +25,7 @@ from .reading.tables import Row, as_label, as_number, read_rows, write_table
 from .scoring.confidence import confidence
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
 from .scoring.metrics import METRICS, figures_of_labels, intervals, rounded_down
-from .scoring.word_baseline import answers_from_words, constant_answers
+from .scoring.word_baseline import answers_from_words, constant_answers, sampled_places
 from .task import Answers, Columns, Description, Files, Outputs, Task, final_answers
 
 Label = str | tuple[str, ...] | float  # a label, several labels, or a number
@@ -320,6 +320,10 @@ class ClassificationTask(LabelledTask):
             return {}
         chosen = (row for row in rows if self._is_answered(row) and not row.get("part"))
         return intervals(self._confusion(chosen), self.metrics)
+
+    def baseline_sample(self, train: list[Example]) -> list[Example]:
+        texts = [example.separated for example in train]
+        return [train[place] for place in sampled_places(texts, max(1, len(self.labels)))]
 
     def baselines(self, train: list[Example], dev: list[Example]) -> dict[str, Iterable[dict]]:
         """See Task.baselines. A linear model of words, and (not for numbers) the usual answer."""

@@ -206,6 +206,10 @@ class Task(abc.ABC):
         """Maps metrics of `score` to intervals [low, high], if known. Rows must have a `label`."""
         return {}
 
+    def baseline_sample(self, train: list) -> list:
+        """Returns the examples for `baselines` to fit on: all, or as many as take seconds."""
+        return train
+
     def baselines(self, train: list, dev: list) -> dict[str, Iterable[dict]]:
         """Maps names of simple models, fitted on `train`, to rows of `dev` for `score`."""
         return {}

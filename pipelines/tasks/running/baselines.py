@@ -2,41 +2,47 @@
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
+import tensorflow as tf
 
-from ..scoring.word_baseline import has_words
+from albert_tf.storage import files
 from ..task import Task
 
-# To train on. More is sampled, so that baselines take seconds and less than 1 GB.
-MOST_ROWS, _MOST_CHARACTERS, _MOST_WITHOUT_SPACES = 20_000, 20_000_000, 1_000_000
+
+def kept_baselines(path: str, of: dict, task: Task, train: list, dev: list) -> dict[str, dict]:
+    """Returns score_baselines' result, and prints it. It is kept at `path`, for the same `of`."""
+    kept = files.read_json(path) if tf.io.gfile.exists(path) else {}
+    baselines = kept["baselines"] if kept.get("of") == of else score_baselines(task, [(train, dev)])
+    if baselines:
+        files.write_json(path, {"of": of, "baselines": baselines})
+        line = f"{task.best_metric} on dev{describe_baselines(baselines, task.best_metric)}"
+        print(f"baselines    {line}", flush=True)
+    return baselines
 
 
 def score_baselines(task: Task, divisions: Iterable[tuple[list, list]]) -> dict[str, dict]:
     """Maps the names of Task.baselines to their `metrics` and `intervals`.
 
     `divisions` are pairs of train and dev. The predictions for all dev sets are scored together.
-    `sampled_rows` is the number of training rows, if these are a sample of train.
+    `sampled_rows` is the number of training rows, if these are a sample of train. Prints a warning
+    and returns an empty dict if a baseline cannot be fitted.
     """
     rows: dict[str, list[dict]] = {}
     sampled = {}
     for train, dev in divisions:
-        sample = _sample(train)
+        sample = task.baseline_sample(train)
         if len(sample) < len(train):
             sampled = {"sampled_rows": len(sample)}
-        for name, found in task.baselines(sample, dev).items():
+        try:
+            baselines = task.baselines(sample, dev)
+        except Exception as error:  # of scikit-learn: no reason to end fine-tuning
+            print(f"warning: no baselines: {type(error).__name__}: {error}; going on without them")
+            return {}
+        for name, found in baselines.items():
             rows.setdefault(name, []).extend(found)
-    return {
-        name: {"metrics": task.score(found), "intervals": task.intervals(found), **sampled}
-        for name, found in rows.items()
-    }
-
-
-def _sample(examples: list) -> list:
-    texts = [text for example in examples for text in example.separated]
-    most = _MOST_CHARACTERS if has_words(texts) else _MOST_WITHOUT_SPACES
-    number = min(MOST_ROWS, 1 + most * len(examples) // max(1, sum(map(len, texts))))
-    chosen = np.random.default_rng(0).permutation(len(examples))[:number]
-    return [examples[place] for place in np.sort(chosen)]
+    result = {name: {"metrics": task.score(found), **sampled} for name, found in rows.items()}
+    for name in result.keys() - {"majority"}:
+        result[name]["intervals"] = task.intervals(rows[name])
+    return result
 
 
 def describe_baselines(baselines: Mapping[str, dict], metric: str) -> str:
@@ -45,7 +51,7 @@ def describe_baselines(baselines: Mapping[str, dict], metric: str) -> str:
     for name, found in baselines.items():
         rows = f" of {found['sampled_rows']:,} rows" if "sampled_rows" in found else ""
         text += f"; {name}{rows} {found['metrics'][metric]:.4f}"
-        if name != "majority" and (interval := found["intervals"].get(metric)):
+        if interval := found.get("intervals", {}).get(metric):
             text += " ({:.4f} to {:.4f})".format(*interval)
     return text
 
@@ -55,8 +61,13 @@ def warn_of_baselines(baselines: Mapping[str, dict], metric: str, value: float) 
     values = {name: found["metrics"][metric] for name, found in baselines.items()}
     best = max(values, key=values.__getitem__, default="")
     if values and value <= values[best]:
+        low, _ = baselines[best].get("intervals", {}).get(metric, (values[best], 0))
+        near = " (but within its interval)" if low <= value < values[best] else ""
+        advice = (
+            "try other first weights, more steps, another --learning_rate or more rows; without a "
+            "gain, "
+        ) * (value < 1)
         print(
-            f"warning: {metric} {value:.4f} is not above {values[best]:.4f} of {best}: try other "
-            "first weights, more steps, another --learning_rate or more rows; without a gain, "
-            f"{'a constant answer' if best == 'majority' else 'a model of words'} is enough"
+            f"warning: {metric} {value:.4f} is not above {values[best]:.4f} of {best}{near}: "
+            f"{advice}{'a constant answer' if best == 'majority' else 'a model of words'} is enough"
         )

@@ -140,7 +140,7 @@ def score_out_of_fold(job: Finetuning, examples: list, numbers: Sequence[int]) -
     table, path = (os.path.join(output_dir, name) for name in ("out_of_fold.csv", RESULTS_FILE))
     write_table(table, {**answers.columns, "fold": numbers})
     paths = [table, *task.write(f"{output_dir}/predictions", "out_of_fold", examples, answers)]
-    baselines = score_baselines(task, divisions) if job.baseline else {}
+    baselines = score_baselines(task, divisions) if job.baselines is None else {}
     summary = {"task": task.name, "seed": seed, "metrics": metrics, "details": details}
     files.write_json(path, {**summary, "baselines": baselines, "folds": of_folds})
     print(f"\n{task.name} out of fold: {len(examples):,} rows, {len(of_folds)} folds, seed {seed}")

@@ -65,7 +65,7 @@ class Finetuning:
 
     One model is trained for each of `random_seeds`. If there is no dev file, `divide` can select
     training examples for dev (see dev_split.split_off_dev). `loop`: how often to log, save and
-    evaluate. `baseline`: whether to score the task's baselines on dev.
+    evaluate. `baselines`: see score_baselines; None: still to be scored on dev.
     """
 
     task: Task
@@ -76,7 +76,7 @@ class Finetuning:
     loop: LoopSettings
     strategy: tf.distribute.Strategy
     divide: Callable[[list, SharedTexts], np.ndarray] | None = None
-    baseline: bool = False
+    baselines: dict[str, dict] | None = dataclasses.field(default_factory=dict)
 
     @property
     def max_seq_length(self) -> int:
@@ -96,9 +96,7 @@ class TaskSplit(NamedTuple):
     features: list
 
 
-def run_seed(
-    run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int, baselines: dict[str, dict]
-) -> dict:
+def run_seed(run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int) -> dict:
     """Trains with one seed, then predicts and scores all splits except "train".
 
     Work of earlier calls is not repeated: a finished seed only predicts splits that were not
@@ -148,7 +146,8 @@ def run_seed(
     found = {**_predict(run, task, new, predict), "predicted": predicted}
     results = {part: {**kept[part], **found[part]} for part in NO_RESULTS}
     if run.is_chief:
-        path = draw_learning_curves(run.model_dir, kept_step, task.best_metric, baselines)
+        drawn = job.baselines or {}
+        path = draw_learning_curves(run.model_dir, kept_step, task.best_metric, drawn)
         print(f"curves       {path}")
         _write_results(task, run.model_dir, job.max_seq_length, results)
     return results

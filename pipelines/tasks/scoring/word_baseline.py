@@ -8,8 +8,12 @@ from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
+from threadpoolctl import threadpool_limits
 
-_MOST_FEATURES, _MOST_WEIGHTS = 50_000, 3_000_000  # of a text, of all labels together
+# A fit takes some ten seconds and 0.7 GB at most. Weights are those of all labels together.
+_MOST_FEATURES, _MOST_WEIGHTS = 50_000, 1_000_000
+MOST_ROWS, _MOST_ROWS_TIMES_LABELS = 20_000, 100_000
+_MOST_CHARACTERS, _MOST_WITHOUT_SPACES = 6_000_000, 300_000
 _WORD = r"\w+|[^\w\s]+"  # punctuation, too: a text may have nothing else
 
 Texts = Sequence[tuple[str, ...]]  # a text or a pair of texts in each row
@@ -36,8 +40,9 @@ def answers_from_words(train: Texts, answers: np.ndarray, texts: Texts) -> np.nd
     vectorizer = TfidfVectorizer(
         analyzer=analyzer, ngram_range=ngrams, token_pattern=_WORD, max_features=most
     )
-    with warnings.catch_warnings():  # of 100 steps, and of labels that all rows or none have
-        warnings.simplefilter("ignore")
+    # Several threads of BLAS only wait for each other: seven times the CPU time of one.
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of 100 steps, and of labels that all rows or none have
         vectorizer.fit(known)
         model.fit(_features(vectorizer, train), answers)
     return model.predict(_features(vectorizer, texts))
@@ -52,6 +57,18 @@ def constant_answers(answers: np.ndarray, number: int) -> np.ndarray:
         mean = answers.mean(axis=0)
         return np.stack([mean >= 0.5 if answers.ndim == 2 else mean] * number)
     return np.full(number, np.bincount(answers).argmax())
+
+
+def sampled_places(rows: Texts, labels: int) -> np.ndarray:
+    """Returns the places of the rows to fit on, int64 [at most rows], ascending: all, or a sample.
+
+    `labels` is their number, 1 for numbers.
+    """
+    texts = [text for row in rows for text in row]
+    most = _MOST_CHARACTERS if has_words(texts) else _MOST_WITHOUT_SPACES
+    by_length = 1 + most * len(rows) // max(1, sum(map(len, texts)))
+    number = min(MOST_ROWS, by_length, max(1, _MOST_ROWS_TIMES_LABELS // labels))
+    return np.sort(np.random.default_rng(0).permutation(len(rows))[:number])
 
 
 def has_words(texts: Sequence[str]) -> bool:

@@ -17,7 +17,7 @@ from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.reading.token_files import TokenExample
 from pipelines.tasks.running import baselines, results
 from pipelines.tasks.running.seed_run import warn_of_one_label
-from pipelines.tasks.scoring import figures
+from pipelines.tasks.scoring import figures, word_baseline
 from pipelines.tasks.token_classification import TokenClassificationTask
 
 QUEUES = {"billing": "invoice refund charge", "login": "password account reset", "bug": "crash !"}
@@ -132,9 +132,9 @@ def test_divisions_are_scored_together_and_long_ones_sampled(monkeypatch, tmp_pa
     found = [row for of in (halves, halves[::-1]) for row in task.baselines(*of)["words alone"]]
     assert both == {"metrics": task.score(found), "intervals": task.intervals(found)}
 
-    for text, number in (("word " * 200, 2000), ("漢" * 1000, 1001)):
-        assert len(baselines._sample([Example("", text, None, "bug")] * 2000)) == number
-    monkeypatch.setattr(baselines, "MOST_ROWS", 50)
+    for text, labels, number in (("a " * 200, 2, 2000), ("a b", 99, 1010), ("漢" * 999, 2, 301)):
+        assert len(word_baseline.sampled_places([(text,)] * 2000, labels)) == number
+    monkeypatch.setattr(word_baseline, "MOST_ROWS", 50)
     found = baselines.score_baselines(task, [halves])
     low, high = found["words alone"]["intervals"]["accuracy"]
     words = found["words alone"]["metrics"]["accuracy"]
@@ -143,10 +143,31 @@ def test_divisions_are_scored_together_and_long_ones_sampled(monkeypatch, tmp_pa
     summary["dev"]["baselines"] = found
     results.write_summary(str(tmp_path), summary)
     out = capsys.readouterr().out
-    assert f"; words alone of 50 rows {words:.4f} ({low:.4f} to {high:.4f}); majority of" in out
+    assert (
+        f"; words alone of 50 rows {words:.4f} ({low:.4f} to {high:.4f}); majority of 50 rows 0.5"
+        in out
+    )
     assert f"warning: accuracy {words:.4f} is not above {words:.4f} of words alone: " in out
     results.warn_of_baselines(found, "accuracy", words + 0.01)
     assert not capsys.readouterr().out
+    results.warn_of_baselines(found, "accuracy", low)
+    assert f"{words:.4f} of words alone (but within its interval): try" in capsys.readouterr().out
+
+
+def test_baselines_are_kept_and_an_error_is_a_warning(monkeypatch, tmp_path, capsys):
+    task, rows = ClassificationTask("own", {}, labels=sorted(QUEUES)), tickets(60, 3, False)
+
+    def kept(of):
+        return baselines.kept_baselines(str(tmp_path / "kept.json"), of, task, rows, rows[:20])
+
+    first = kept({"dev": 1})
+    assert f"baselines    accuracy on dev{results.describe_baselines(first, 'accuracy')}\n" in (
+        capsys.readouterr().out
+    )
+    monkeypatch.setattr(LogisticRegression, "fit", lambda *_: 1 / 0)
+    assert kept({"dev": 1}) == first and "warning" not in capsys.readouterr().out
+    assert kept({"dev": 2}) == {}
+    assert "warning: no baselines: ZeroDivisionError: division by zero" in capsys.readouterr().out
 
 
 def test_curves_show_the_kept_step_and_the_baselines(tmp_path, monkeypatch):
