@@ -18,6 +18,7 @@ import json
 import operator
 import os
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -147,16 +148,18 @@ def load(saved_model: str) -> Call:
                 "(exports of pre-trained models alone fill [MASK])"
             )
         function = model.signatures[signature]
-        _check_inputs(f"{path!r}, {signature}", function.structured_input_signature[1], inputs)
+        _check_inputs(f"{path!r}, {signature}", function, inputs)
         found = function(**{name: tf.constant(values) for name, values in inputs.items()})
         return client.decoded({name: np.asarray(of).tolist() for name, of in found.items()})
 
     return call
 
 
-def _check_inputs(where: str, specs: dict[str, tf.TensorSpec], inputs: dict[str, list]) -> None:
+def _check_inputs(where: str, function: Any, inputs: dict[str, list]) -> None:
     """Raises a UserError if a signature has other inputs, or chooses among other options."""
-    choices = {specs["options"].shape[1]} if "options" in specs else set()
+    specs, choices = function.structured_input_signature[1], set()
+    if "options" in specs:
+        choices = {function.structured_outputs["probabilities"].shape[1]}
     if inputs.keys() != specs.keys() or {*map(len, inputs.get("options", ()))} != choices:
         names = ["pair"] if "text_pair" in specs else sorted(specs)
         needed = " and ".join(f"--{name}" if name in _TEXTS else name for name in names)

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import tensorflow as tf
 import tensorflow_text
 from tensorflow.core.protobuf import saved_model_pb2
 
-from export.ask import ask, load
+from export.ask import _check_inputs, ask, load
 from tests.builders import raises_one_line
 from tests.jobs import finish, run, start
 
@@ -144,3 +145,13 @@ def test_a_c_program_prints_the_same_numbers(exported, loaded, tmp_path):
     for library in LIBRARIES:  # both are needed
         done = ask_in_c(program, exported, [library], TEXT + TEXT_PAIR)
         assert done.returncode == 1 and "Op type not registered" in done.stderr
+
+
+def test_options_are_as_many_as_the_model_has():
+    texts = {name: tf.TensorSpec([None]) for name in ("context", "question", "options")}
+    outputs = {"probabilities": tf.TensorSpec([None, 3])}
+    function = SimpleNamespace(structured_input_signature=((), texts), structured_outputs=outputs)
+    inputs = {"context": ["c"], "question": ["q"], "options": [["1", "2", "3"]]}
+    _check_inputs("race", function, inputs)
+    with raises_one_line("race needs --context and --options and --question with 3 options, given"):
+        _check_inputs("race", function, {**inputs, "options": [["1", "2"]]})
