@@ -114,7 +114,8 @@ def test_every_kind_answers_in_float32(module_of, name):
     # regressor has 0.056 there. A span may change.
     most = verify.BFLOAT16_TOLERANCE * (1 if name == "pretraining" else 2)
     assert max(differences) < most or "question" in name
-    assert max(differences) > 0 or "question" in name
+    # Answers and spans are text, of which no rounding is computed.
+    assert max(differences) > 0 or "question" in name or name == "token_classifier"
 
 
 def test_what_rounding_is():
