@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import math
 import re
 import shutil
 
@@ -35,13 +34,12 @@ def is_disk_full(error: Exception) -> bool:
     return getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
 
 
-def disk_full(directory: str, num_bytes: int | None = None) -> str:
-    """Returns the message about a full disk. `num_bytes` is the missing space, if known."""
-    space = "space" if num_bytes is None else f"{max(1, math.ceil(num_bytes / 1e6)):,} MB"
+def disk_full(directory: str) -> str:
+    """Returns the message about a full disk."""
     left = ""
     with contextlib.suppress(OSError):
         left = f" ({shutil.disk_usage(directory).free / 1e6:,.0f} MB are free)"
-    return f"the disk is full: free {space} at {directory}{left}, then run the same command again"
+    return f"the disk is full: free space at {directory}{left}, then run the same command again"
 
 
 def store_error(message: str) -> str | None:
