@@ -19,6 +19,7 @@ os.environ["GCS_RETRY_CONFIG_MAX_DELAY_TIME_US"] = "1000"
 # scikit-learn's threads wait for each other in busy loops, beside another worker of pytest.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hypothesis
 import pytest
 
 import albert_tf  # noqa: F401  before TensorFlow: it selects Keras 2
@@ -33,6 +34,9 @@ WORDS = (
 LONGEST = ("tests/test_end_to_end.py", "tests/export/", "tests/pipelines/training/")
 MAX_CPU_SECONDS = 30  # a default test may take 5 s; a slow machine, and other work, need more
 FILE_ORDER_SEED = os.environ.get("FILE_ORDER_SEED")
+# The same examples each time. `--hypothesis-profile=default` draws others.
+hypothesis.settings.register_profile("same examples", derandomize=True)
+hypothesis.settings.load_profile("same examples")
 
 
 def pytest_configure():
