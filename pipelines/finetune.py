@@ -8,7 +8,7 @@ Run the same command again to resume a killed run. If the run is finished, the c
 new files, such as another --test_file. To predict without training data, use pipelines.predict.
 
 --task=glue trains all tasks whose directories are in --data_dir, writes to OUTPUT_DIR/TASK and
-prints a table. All tasks use the same settings. Because they differ in size, give --num_epochs.
+prints a table. All tasks use the same flags.
 
 --learning_rate=1e-4,3e-4 --num_epochs=2,3 trains each combination with all seeds, in a
 sub-directory such as OUTPUT_DIR/learning_rate_0.0001-num_epochs_2. It prints a table and the
@@ -21,7 +21,11 @@ all rows and their metrics.
 Tables are .csv, .tsv, .jsonl, .parquet, or .json with an array of objects. .csv and .tsv use the
 quoting of Python's csv module: a cell with a comma, a line end or a quotation mark is enclosed in
 quotation marks, and quotation marks within it are doubled. Use --quoting=none for files without
-quoting. The length of training is set by --num_train_steps or --num_epochs.
+quoting.
+
+If they are not given, learning rate, epochs, warm-up, bias correction and evaluation steps follow
+from the size of the model and of the data, and a tenth of the rows becomes dev. The plan prints the
+values that were chosen.
 
 Examples:
   python -m pipelines.finetune --flagfile=pipelines/recipes/finetune/rte.flags \\
@@ -31,8 +35,8 @@ Examples:
       --num_warmup_steps=814 --eval_steps=1000 --output_dir=runs/squad
   # Your own data: .csv, .tsv, .jsonl or .json.
   python -m pipelines.finetune --task=classification --train_file=tickets.csv \\
-      --dev_file=tickets_dev.csv --text_column=subject --text_pair_column=body \\
-      --label_column=queue --init_checkpoint=runs/base --num_epochs=3 --output_dir=runs/tickets
+      --text_column=subject --text_pair_column=body --label_column=queue \\
+      --init_checkpoint=runs/base --output_dir=runs/tickets
 """
 
 import dataclasses
@@ -59,6 +63,7 @@ from .tasks.reading.split_report import (
     warn_of_rare_labels,
 )
 from .tasks.running.baselines import kept_baselines
+from .tasks.running.defaults import choose
 from .tasks.running.fine_tuned import score_out_of_fold
 from .tasks.running.results import (
     stored_results,
@@ -76,7 +81,7 @@ from .tasks.running.seed_run import (
     run_seed,
     what_is_predicted,
 )
-from .tasks.task_flags import create_tasks, define_task_flags
+from .tasks.task_flags import choose_dev_fraction, create_tasks, define_task_flags
 from .training.run import (
     InitialModel,
     Run,
@@ -131,12 +136,12 @@ def define_flags() -> None:
         FinetuneSettings,
         several=("learning_rate", "num_epochs"),
         global_batch_size=32,
-        num_train_steps=1000,
+        num_train_steps=None,
         num_warmup_steps=None,
-        learning_rate=2e-5,
+        learning_rate=None,
     )
     define_settings_flags(
-        LoopSettings, steps_per_loop=10, save_checkpoint_steps=500, eval_steps=200
+        LoopSettings, steps_per_loop=10, save_checkpoint_steps=500, eval_steps=None
     )
     define_strategy_flags()
 
@@ -156,9 +161,12 @@ def main(_) -> None:
     )
     strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
     loop, fraction = settings_from_flags(LoopSettings), FLAGS.dev_fraction
-    if FLAGS.folds and not FLAGS["eval_steps"].present:
+    if FLAGS.folds and loop.eval_steps is None:
         # The rows on which a fold is scored must not be used to select its weights.
         loop = dataclasses.replace(loop, eval_steps=0)
+    chosen = {}
+    if fraction is None and (fraction := choose_dev_fraction(FLAGS)):
+        chosen = {"dev_fraction": fraction}
     job = Finetuning(
         task=next(iter(tasks.values())),
         initial=initial,
@@ -169,6 +177,7 @@ def main(_) -> None:
         strategy=strategy,
         divide=functools.partial(split_off_dev, fraction=fraction) if fraction else None,
         baselines=None if FLAGS.baseline else {},
+        chosen=chosen,
     )
     if FLAGS.folds:
         cross_validate(job, FLAGS.folds)
@@ -195,16 +204,16 @@ def finetune_each(runs: Mapping[str, Finetuning]) -> dict[str, dict]:
 
 
 def _combinations(
-    learning_rates: Sequence[float], num_epochs: Sequence[float] | None
+    learning_rates: Sequence[float] | None, num_epochs: Sequence[float] | None
 ) -> dict[str, FinetuneSettings]:
     """Returns a dict that maps a directory name to settings, for all combinations of values."""
     combinations: dict[str, FinetuneSettings] = {}
-    choices: Sequence[float | None] = num_epochs or [None]
-    for rate, epochs in itertools.product(learning_rates, choices):
-        name = f"learning_rate_{rate:g}" + (f"-num_epochs_{epochs:g}" if epochs else "")
+    choices: list[Sequence[float | None]] = [learning_rates or [None], num_epochs or [None]]
+    for pair in itertools.product(*choices):
+        values = dict(zip(("learning_rate", "num_epochs"), pair))
+        name = "-".join(f"{name}_{value:g}" for name, value in values.items() if value is not None)
         if name in combinations:
             raise UserError(f"--learning_rate, --num_epochs: {name} is there twice")
-        values = {"learning_rate": rate, "num_epochs": epochs}
         combinations[name] = settings_from_flags(FinetuneSettings, **values)
     if len(combinations) > 1 and (FLAGS.folds or FLAGS.task == "glue"):
         other = "--folds" if FLAGS.folds else "--task=glue"
@@ -264,8 +273,11 @@ def compare_settings(job: Finetuning, combinations: Mapping[str, FinetuneSetting
     # Combinations of later calls are compared, too: only the two settings may differ.
     prepared, splits, _ = _prepare(job)
     for settings in combinations.values():
-        settings.with_steps(len(splits["train"].sequences)).check(job.strategy)
-    identity = {**_identity(prepared, splits), **dataclasses.asdict(job.settings)}
+        choose(settings, job.loop, job.initial.config, len(splits["train"].sequences))[0].check(
+            job.strategy
+        )
+    given = {**dataclasses.asdict(job.settings), **job.loop.identity()}
+    identity = {**_identity(prepared, splits), **given}
     identity["dev"] = fingerprint(splits["dev"])
     del identity["learning_rate"], identity["num_epochs"]
     with Run(job.strategy, job.output_dir, {}).hold(identity):
@@ -317,14 +329,17 @@ def _prepare(job: Finetuning) -> tuple[Finetuning, dict[str, TaskSplit], dict[st
             "type (type_vocab_size 1): take a model with two, or make one text of each pair"
         )
     settings = dataclasses.replace(job.settings, max_seq_length=length)
-    settings = settings.with_steps(len(splits["train"].sequences))
+    num_examples = len(splits["train"].sequences)
+    settings, loop, chosen = choose(settings, job.loop, config, num_examples)
     settings.check(job.strategy)
-    if job.loop.eval_steps and "dev" not in splits:
+    if loop.eval_steps and "dev" not in splits:
         raise UserError(
             f"--task={task.name}: there is no dev set to choose the best weights by: give "
             "--dev_file or --dev_fraction, or take the last weights with --eval_steps=0"
         )
-    return dataclasses.replace(job, task=task, settings=settings), splits, notes
+    chosen = {**chosen, **job.chosen}
+    job = dataclasses.replace(job, task=task, settings=settings, loop=loop, chosen=chosen)
+    return job, splits, notes
 
 
 def _identity(job: Finetuning, splits: dict[str, TaskSplit]) -> dict[str, Any]:
@@ -422,6 +437,8 @@ def _print_plan(job: Finetuning, splits: dict[str, TaskSplit], notes: dict[str, 
         lines += notes.get(name, [])
     data = "\n           ".join(line for line in lines if not line.startswith("warning"))
     warnings = "".join(line + "\n" for line in lines if line.startswith("warning"))
+    chosen = " ".join(f"--{name}={value}" for name, value in job.chosen.items())
+    chosen = f"\n  chosen   {chosen}" * bool(job.chosen)
     total = settings.num_train_steps * settings.global_batch_size
     print(
         f"""fine-tuning on {job.task.name}
@@ -429,7 +446,7 @@ def _print_plan(job: Finetuning, splits: dict[str, TaskSplit], notes: dict[str, 
   data     {data}
 {settings.describe(job.strategy)}
   steps    {settings.num_train_steps:,} = {total / len(train.sequences):.1f} epochs; \
-{settings.num_warmup_steps:,} of warm-up to {settings.learning_rate:.4g}
+{settings.num_warmup_steps:,} of warm-up to {settings.learning_rate:.4g}{chosen}
   seeds    {", ".join(map(str, job.random_seeds))}
 {warnings}""".rstrip(),
         flush=True,

@@ -17,6 +17,7 @@ from .multilabel import MultiLabelTask
 from .multiple_choice import MAX_QA_LENGTH, MultipleChoiceTask
 from .race import RaceTask
 from .reading import tables
+from .running.defaults import DEV_FRACTION
 from .squad import SquadTask
 from .task import Files, Task
 from .token_classification import TokenClassificationTask
@@ -78,9 +79,10 @@ def define_task_flags() -> None:
         )
     flags.DEFINE_float(
         "dev_fraction",
-        0.0,
-        "Fraction of the training rows to use as the dev set, if there is no dev file. The split "
-        "is stratified by label. Rows that share a text are kept in the same set.",
+        None,
+        "Fraction of the training rows to use as the dev set, if there is no dev file. Default: "
+        f"{DEV_FRACTION} for files of your own, unless --eval_steps=0. The split is stratified by "
+        "label. Rows that share a text are kept in the same set.",
         lower_bound=0.0,
         upper_bound=0.9,
     )
@@ -173,6 +175,12 @@ def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
     else:
         task = _table_task(values, given)
     return {name: task}
+
+
+def choose_dev_fraction(values: flags.FlagValues) -> float:
+    """Returns a --dev_fraction that was not given: 0 if a dev set exists or is not evaluated."""
+    has_dev = values.dev_file or values.folds or values.task not in _OWN
+    return 0.0 if has_dev or values.eval_steps == 0 else DEV_FRACTION
 
 
 def _check_flags(values: flags.FlagValues) -> None:

@@ -224,7 +224,7 @@ class LoopSettings:
 
     def __post_init__(self):
         """Raises a UserError if early stopping has no evaluations."""
-        if self.early_stopping_evaluations and not self.eval_steps:
+        if self.early_stopping_evaluations and self.eval_steps == 0:
             raise UserError("--early_stopping_evaluations needs evaluations: give --eval_steps")
 
     def identity(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ from tests.builders import table_flags
 from tests.jobs import QUICKLY, run
 
 RATES = ("learning_rate_0.02", "learning_rate_1e-05")  # the second is better
-TWO = "--learning_rate=0.02,1e-5 --random_seeds=2"
+TWO = "--learning_rate=0.02,1e-5 --random_seeds=2 --noadamw_bias_correction"
 
 
 def finetune(*places, more, splits=("train", "dev"), exit_code=0):
@@ -83,7 +83,11 @@ def test_a_killed_command_does_what_is_missing_and_no_other_run(
     [
         (("train", "dev"), "--num_epochs=2,3 --num_warmup_steps=20", "beyond the run's 15 steps"),
         (("train",), "--num_epochs=2 --folds=3 --num_warmup_steps=20", "beyond the run's 10 steps"),
-        (("train",), "--learning_rate=1,2", "several values are compared on dev: give --dev_file"),
+        (
+            ("train",),
+            "--learning_rate=1,2 --dev_fraction=0",
+            "several values are compared on dev: give --dev_file",
+        ),
     ],
 )
 def test_what_cannot_be_compared_leaves_no_directory(

@@ -1,5 +1,7 @@
+import dataclasses
 import functools
 import json
+import re
 import shutil
 
 import numpy as np
@@ -13,9 +15,20 @@ from export.export_saved_model import export
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask
 from pipelines.tasks.reading.dev_split import split_off_dev
+from pipelines.tasks.running.defaults import choose
 from pipelines.tasks.running.results import summarise
+from pipelines.tasks.running.seed_run import FinetuneSettings
 from pipelines.training.settings import LoopSettings
-from tests.builders import DEV, TEST, classification, finetune, make_rows, run_task, table_flags
+from tests.builders import (
+    DEV,
+    TEST,
+    classification,
+    finetune,
+    make_rows,
+    run_task,
+    table_flags,
+    tiny_config,
+)
 from tests.jobs import assert_same_bits, log, run, run_code, start, wait_for, weights
 from tests.pipelines.test_predict import read
 
@@ -172,14 +185,50 @@ def test_another_run_in_the_directory(two_seeds, table, pretrained, tmp_path):
         finetune(table, elsewhere, output_dir)
 
 
+# Reads and checks all, and trains nothing.
+WITHOUT_TRAINING = """
+from pipelines.tasks.running import seed_run
+seed_run.run_seed = lambda *_: {"metrics": {}}
+"""
+
+
+def test_what_is_not_given_is_chosen_and_printed_as_flags(table, pretrained, tmp_path):
+    flags = f"--task=classification --train_file={table}/train.tsv --text_column=first --nobaseline"
+    flags = [*flags.split(), f"--init_checkpoint={pretrained}", f"--output_dir={tmp_path}/out"]
+    out, _ = run("pipelines.finetune", *flags, before=WITHOUT_TRAINING)
+    assert "dev      9 rows" in out
+    [chosen] = re.findall("chosen   (.*)", out)
+    # They are those of the run, which the same command resumes.
+    out, _ = run("pipelines.finetune", *flags, *chosen.split(), before=WITHOUT_TRAINING)
+    assert "chosen" not in out
+
+
+@pytest.mark.parametrize(
+    ("width", "rows", "rate", "epochs", "warmup_steps", "eval_steps"),
+    [(768, 100, 5e-5, 20, 6, 7), (256, 2000, 2e-4, 10, 62, 63), (384, 9000, 1e-4, 3, 84, 85)],
+)
+def test_the_rule(width, rows, rate, epochs, warmup_steps, eval_steps):
+    values = {"learning_rate": rate, "num_epochs": epochs, "adamw_bias_correction": True}
+    values |= {"num_warmup_steps": warmup_steps, "eval_steps": eval_steps}
+    loop = LoopSettings(steps_per_loop=1, save_checkpoint_steps=1, eval_steps=None)
+    settings = {"learning_rate": None, "num_train_steps": None, "num_warmup_steps": None}
+    config = tiny_config(hidden_size=width)
+    settings = FinetuneSettings(global_batch_size=32, **settings)
+    assert choose(settings, loop, config, rows)[2] == values
+    given = dataclasses.replace(settings, num_train_steps=5, learning_rate=1.0)
+    assert choose(given, loop, config, rows)[2].keys() == values.keys() - {
+        "learning_rate",
+        "num_epochs",
+    }
+
+
 @pytest.mark.slow
 def test_killed_between_and_within_seeds(table, pretrained, tmp_path):
     """Whenever it is killed, the same command ends in the same weights and metrics."""
-    steps = "--num_train_steps=60 --num_warmup_steps=6 --learning_rate=5e-3"
-    loop = "--steps_per_loop=10 --save_checkpoint_steps=20 --eval_steps=20"
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    flags = table_flags(table, pretrained, killed, "--random_seeds=1,2")
-    flags += f"{steps} {loop} --hidden_dropout_prob=0.1".split()
+    flags = table_flags(table, pretrained, killed, "--random_seeds=1,2", splits=["train"])
+    flags = [flag for flag in flags if not re.match("--(num_|learning|eval)", flag)]
+    flags += "--num_epochs=8 --save_checkpoint_steps=20 --hidden_dropout_prob=0.1".split()
     run("pipelines.finetune", *flags, f"--output_dir={whole}")
     for awaited in (
         "seed_1/checkpoints/ckpt-20.index",

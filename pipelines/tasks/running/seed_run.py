@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +34,10 @@ from .results import RESULTS_FILE
 
 @dataclasses.dataclass(frozen=True)
 class FinetuneSettings(TrainingSettings):
-    """The settings of fine-tuning, without the seed."""
+    """The settings of fine-tuning, without the seed.
+
+    A learning rate, number of steps or bias correction of None is chosen; see defaults.choose.
+    """
 
     default_warmup = 0.1
 
@@ -49,13 +52,12 @@ class FinetuneSettings(TrainingSettings):
         "much higher --learning_rate, such as 1e-3.",
         False,
     )
-    adamw_bias_correction: bool = setting(
+    adamw_bias_correction: bool | None = setting(
         flags.DEFINE_bool,
-        "Apply bias correction to AdamW's moments, as torch.optim.AdamW does. Default: no "
-        "correction, as in the published code and for the recipes' learning rates. Corrected "
-        "updates are smaller, by a factor of 0.32 in step 1, 0.15 in step 12 and 0.80 in step "
-        "1,000. Set this flag for learning rates that were chosen with torch.",
-        False,
+        "Apply bias correction to AdamW's moments, as torch.optim.AdamW does (default). The "
+        "recipes' learning rates were chosen without it. Corrected updates are smaller, by a "
+        "factor of 0.32 in step 1, 0.15 in step 12 and 0.80 in step 1,000.",
+        None,
     )
 
 
@@ -65,7 +67,8 @@ class Finetuning:
 
     One model is trained for each of `random_seeds`. If there is no dev file, `divide` can select
     training examples for dev (see dev_split.split_off_dev). `loop`: how often to log, save and
-    evaluate. `baselines`: see score_baselines; None: still to be scored on dev.
+    evaluate. `baselines`: see score_baselines; None: still to be scored on dev. `chosen`: values of
+    flags that were not given, for the plan.
     """
 
     task: Task
@@ -77,6 +80,7 @@ class Finetuning:
     strategy: tf.distribute.Strategy
     divide: Callable[[list, SharedTexts], np.ndarray] | None = None
     baselines: dict[str, dict] | None = dataclasses.field(default_factory=dict)
+    chosen: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def max_seq_length(self) -> int:
@@ -257,7 +261,7 @@ def _create_model(
                 settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps or 0
             ),
             settings.weight_decay,
-            settings.adamw_bias_correction,
+            bool(settings.adamw_bias_correction),
         )
     return model, optimizer
 
