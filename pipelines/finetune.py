@@ -51,6 +51,7 @@ from absl import flags
 
 from albert_tf import config as config_lib
 from albert_tf.config import AlbertConfig
+from albert_tf.encoder import sharing_plan
 from albert_tf.jobs import job_directory, program
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage.errors import UserError
@@ -115,6 +116,13 @@ def define_flags() -> None:
         "albert_config.json file.",
     )
     flags.DEFINE_string("spm_model_file", None, "Vocabulary if --init_checkpoint is unset.")
+    flags.DEFINE_integer(
+        "num_hidden_layers",
+        None,
+        "Number of layers. Default: the checkpoint's. Layers that share all weights can be applied "
+        "fewer or more times. Of other layers, the last ones can be removed.",
+        lower_bound=1,
+    )
     flags.DEFINE_string(
         "output_dir", None, "Output directory. Existing runs are resumed.", required=True
     )
@@ -158,6 +166,7 @@ def main(_) -> None:
         FLAGS.spm_model_file,
         FLAGS.hidden_dropout_prob,
         FLAGS.classifier_dropout_prob,
+        FLAGS.num_hidden_layers,
     )
     strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
     loop, fraction = settings_from_flags(LoopSettings), FLAGS.dev_fraction
@@ -367,8 +376,12 @@ def initial_model(
     spm_model_file: str | None,
     hidden_dropout_prob: float | None = None,
     classifier_dropout_prob: float = 0.1,
+    num_hidden_layers: int | None = None,
 ) -> InitialModel:
-    """Returns the initial model. The arguments are the values of the flags with the same names."""
+    """Returns the initial model. The arguments are the values of the flags with the same names.
+
+    Raises a UserError if the weights do not fit `num_hidden_layers` layers.
+    """
     if init_checkpoint:
         for name, value in (("albert_config", albert_config), ("spm_model_file", spm_model_file)):
             if value:
@@ -384,11 +397,21 @@ def initial_model(
             "give --init_checkpoint, the pre-trained weights; or, to start from random weights, "
             "both --albert_config and --spm_model_file"
         )
-    dropouts: dict[str, Any] = {"classifier_dropout_prob": classifier_dropout_prob}
+    changes: dict[str, Any] = {"classifier_dropout_prob": classifier_dropout_prob}
     if hidden_dropout_prob is not None:
-        dropouts["hidden_dropout_prob"] = hidden_dropout_prob
-        dropouts["attention_probs_dropout_prob"] = hidden_dropout_prob
-    return initial._replace(config=dataclasses.replace(initial.config, **dropouts))
+        changes["hidden_dropout_prob"] = hidden_dropout_prob
+        changes["attention_probs_dropout_prob"] = hidden_dropout_prob
+    if num_hidden_layers:
+        changes["num_hidden_layers"] = num_hidden_layers
+    config, trained = dataclasses.replace(initial.config, **changes), initial.config
+    if initial.weights and not {*sharing_plan(config)} <= {*sharing_plan(trained)}:
+        raise UserError(
+            f"--num_hidden_layers={num_hidden_layers}: {init_checkpoint!r} has "
+            f"{trained.num_hidden_layers} layers that do not share all weights "
+            f"(parameter_sharing {trained.parameter_sharing!r}): give "
+            f"{trained.num_hidden_layers} or fewer"
+        )
+    return initial._replace(config=config)
 
 
 def _read_splits(job: Finetuning) -> tuple[dict[str, list], dict[str, list[str]]]:

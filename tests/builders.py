@@ -170,6 +170,7 @@ def run_task(task, init_checkpoint, output_dir, seeds=(1,), **changes):
         "loop": LoopSettings(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20),
     }
     start = {"albert_config": None, "spm_model_file": None, "hidden_dropout_prob": 0.1}
+    start["num_hidden_layers"] = None
     for values in (arguments, start):
         values.update({name: changes.pop(name) for name in list(changes) if name in values})
     settings.update(changes)

@@ -19,15 +19,18 @@ from pipelines.tasks.running.defaults import choose
 from pipelines.tasks.running.results import summarise
 from pipelines.tasks.running.seed_run import FinetuneSettings
 from pipelines.training.settings import LoopSettings
+from tests.albert_tf.checkpoints.test_name_map import convert
 from tests.builders import (
     DEV,
     TEST,
     classification,
     finetune,
     make_rows,
+    raises_one_line,
     run_task,
     table_flags,
     tiny_config,
+    write_pretrained,
 )
 from tests.jobs import assert_same_bits, log, run, run_code, start, wait_for, weights
 from tests.pipelines.test_predict import read
@@ -331,6 +334,25 @@ def test_it_begins_with_an_exported_model(table, pretrained, tmp_path, kind):
     shutil.rmtree(f"{exported}/assets")
     with pytest.raises(ValueError, match=r"without assets/albert_config\.json"):
         finetune(table, exported, tmp_path / "c", num_train_steps=10)
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize("depth", [1, 5])
+def test_another_depth(table, pretrained, tmp_path, depth):
+    """The checkpoint has two layers, which share all weights."""
+    changes = {"num_hidden_layers": depth, "num_train_steps": 2, "num_warmup_steps": 0}
+    finetune(table, pretrained, tmp_path / "run", **changes)
+    assert json.loads((tmp_path / "run/run.json").read_text())["config.num_hidden_layers"] == depth
+    converted = convert(tmp_path / "run/seed_1", tmp_path / "converted", "huggingface")
+    assert json.loads((converted / "config.json").read_text())["num_hidden_layers"] == depth
+
+
+def test_a_depth_beyond_the_weights(tiny_vocabulary, tmp_path):
+    write_pretrained(tmp_path, tiny_vocabulary, parameter_sharing="none")
+    initial = finetune_lib.initial_model(str(tmp_path), None, None, num_hidden_layers=1)
+    assert initial.config.num_hidden_layers == 1
+    with raises_one_line(r"=3: .* has 2 layers .*'none'\): give 2 or fewer"):
+        finetune_lib.initial_model(str(tmp_path), None, None, num_hidden_layers=3)
 
 
 @pytest.mark.parametrize(("given", "expected", "warns"), [(None, 24, False), (32, 32, True)])
