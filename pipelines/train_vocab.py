@@ -35,6 +35,7 @@ from albert_tf.jobs.settings import define_settings_flags, setting, settings_fro
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import duration
+from albert_tf.text import model_normalizer
 from albert_tf.text.settings import TextSettings, preprocess, settings_path
 from albert_tf.text.tokenization import CLS, MASK, PAD, SEP, UNK
 from .data import corpus, vocabulary_report
@@ -65,6 +66,12 @@ class VocabularySettings:
         flags.DEFINE_bool,
         "Keep accents, tones and other marks (for Japanese, Vietnamese, Thai, Hindi and others). "
         "Otherwise か and が have the same pieces, as do bán and bàn.",
+        False,
+    )
+    normalize_in_model: bool = setting(
+        flags.DEFINE_bool,
+        "Put the lower-casing and the handling of accents into the model itself, for KerasHub and "
+        "other readers that do not prepare text.",
         False,
     )
 
@@ -130,10 +137,10 @@ def train_vocab(
     or the vocabulary size is too large or too small for the text.
     """
     sizes = files.sizes(input_files)
-    provenance = {
-        "settings": {**dataclasses.asdict(settings), **dataclasses.asdict(text_format)},
-        "input_bytes": sizes,
-    }
+    recorded = {**dataclasses.asdict(settings), **dataclasses.asdict(text_format)}
+    if not settings.normalize_in_model:
+        del recorded["normalize_in_model"]  # earlier vocabularies have no such setting
+    provenance = {"settings": recorded, "input_bytes": sizes}
     record = settings_path(f"{output_prefix}.model")
     if tf.io.gfile.exists(f"{output_prefix}.model"):
         known = files.read_json_if_exists(record)
@@ -151,8 +158,11 @@ def train_vocab(
         f"{sum(sizes.values()) / 1e6:,.1f} MB -> {output_prefix}.model",
         flush=True,
     )
-    text = _Text(input_files, settings.text, text_format)
+    table = model_normalizer.normalizer(settings.text) if settings.normalize_in_model else None
+    text = _Text(input_files, settings.text, text_format, table)
     model = _train(text, settings)
+    if table:
+        model = model_normalizer.with_normalizer(model, table)
     processor = sentencepiece.SentencePieceProcessor(model_proto=model)
     pieces = range(processor.vocab_size())
     listing = "".join(f"{processor.id_to_piece(i)}\t{processor.get_score(i):g}\n" for i in pieces)
@@ -185,10 +195,14 @@ class _Text:
     """Iterates over normalised sentences. Stores counts, samples for the report and any error."""
 
     def __init__(
-        self, input_files: list[str], text_settings: TextSettings, text_format: corpus.TextFormat
+        self,
+        input_files: list[str],
+        text_settings: TextSettings,
+        text_format: corpus.TextFormat,
+        table: sentencepiece.SentencePieceNormalizer | None,
     ):
         self._files, self._text_format = input_files, text_format
-        self._text_settings = text_settings
+        self._text_settings, self._table = text_settings, table
         self.counts: Counter[str] = Counter()
         self.heldout: list[str] = []  # sample of the held-out lines
         self.losing = _Sample()  # raw sentences, if marks are removed
@@ -219,7 +233,10 @@ class _Text:
             for sentence in corpus.read_documents(path, self._text_format, counts=self.counts):
                 if not self._text_settings.keep_accents:
                     self.losing.add(sentence.text[:_MAX_LINE_CHARACTERS])
-                text = preprocess(sentence.text, self._text_settings)
+                if self._table:
+                    text = self._table.normalize(sentence.text)
+                else:
+                    text = preprocess(sentence.text, self._text_settings)
                 yield from (line[0] for line in _LINE.finditer(text))
 
 
@@ -228,8 +245,9 @@ def _train(text: _Text, settings: VocabularySettings) -> bytes:
     model = io.BytesIO()
     errors = []
     options: dict[str, Any] = {**dataclasses.asdict(settings), **_SPECIAL_PIECES}
-    for name in TextSettings._fields:  # _Text has already applied them
-        options.pop(name, None)
+    # _Text has already applied these.
+    for name in ("do_lower_case", "keep_accents", "normalize_in_model"):
+        del options[name]
 
     def train() -> None:
         try:

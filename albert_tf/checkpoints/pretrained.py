@@ -134,7 +134,7 @@ def _fit_to_vocabulary(
         notes = [
             f"{rows - pieces:,} embedded rows beyond the vocabulary's {pieces:,} pieces are dropped"
         ]
-    for name, lost in unreachable(tokenizer.pieces, tokenizer.settings).items():
+    for name, lost in unreachable(tokenizer.pieces, tokenizer.vocabulary.prepares).items():
         what, remedy = {
             "do_lower_case": ("capitals", "--nodo_lower_case"),
             "keep_accents": ("accents and marks", "--keep_accents"),

@@ -92,7 +92,7 @@ class InGraphTokenizer(tf.Module):
 
     def preprocess(self, texts: tf.Tensor) -> tf.Tensor:
         """Same as settings.preprocess, for string [batch]."""
-        settings = self._vocabulary.settings
+        settings = self._vocabulary.prepares
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
         texts = tf.strings.regex_replace(texts, character_class(str.isspace) + "+", " ")
         texts = tf.strings.strip(texts)
@@ -173,7 +173,7 @@ class InGraphTokenizer(tf.Module):
         # `preprocess` keeps the length of noncharacters, which may be U+FFFD here.
         is_replaced = tf.equal(chars, "\ufffd")
         sizes = tf.where(is_replaced, written.limits - written.offsets, sizes)
-        if self._vocabulary.settings.latex_quotes:
+        if self._vocabulary.prepares.latex_quotes:
             # The first character of `` or '' becomes ", the second one is dropped.
             doubled = tf.strings.regex_replace(texts, _LATEX_QUOTES, '""')
             doubled = tf.strings.unicode_split(doubled, "UTF-8").flat_values

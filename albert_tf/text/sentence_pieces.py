@@ -14,9 +14,9 @@ import sentencepiece
 import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
-from albert_tf.text import sentencepiece_proto
+from albert_tf.text import model_normalizer, sentencepiece_proto
 from albert_tf.text.in_graph import WORD_BOUNDARY, InGraphTokenizer, on_host
-from albert_tf.text.settings import preprocess
+from albert_tf.text.settings import TextSettings, preprocess
 from albert_tf.text.vocabulary import Vocabulary
 from albert_tf.text.words import SCRIPTS_WITHOUT_SPACES
 
@@ -59,6 +59,7 @@ class SentencePieceVocabulary(Vocabulary):
                 "with the boundary mark at the beginning of words; train it without this option"
             )
         self._marks_first_word = model.normalizer_spec.add_dummy_prefix
+        self._normalizes = model.normalizer_spec.name == model_normalizer.NAME
         if in_text := [
             piece
             for i, piece in enumerate(pieces)
@@ -73,12 +74,17 @@ class SentencePieceVocabulary(Vocabulary):
 
     def preprocess(self, text: str) -> str:
         """Prepares text for SentencePiece; see settings.preprocess."""
-        return preprocess(text, self.settings, self.composes)
+        return preprocess(text, self.prepares, self.composes)
+
+    @property
+    def prepares(self) -> TextSettings:
+        """How text is prepared before SentencePiece: not at all, if the model does it itself."""
+        return TextSettings(False, True) if self._normalizes else self.settings
 
     @functools.cached_property
     def composes(self) -> bool:
-        """Whether SentencePiece composes a letter and its separate marks."""
-        return self.normalize("e\u0301").endswith("\u00e9")
+        """Whether SentencePiece composes a letter and its marks only if all marks are separate."""
+        return not self._normalizes and self.normalize("e\u0301").endswith("\u00e9")
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the piece ids of several texts. Faster than calling `encode` in a loop."""

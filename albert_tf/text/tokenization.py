@@ -91,7 +91,7 @@ class AlbertTokenizer:
         opened = WordPieceVocabulary if path.endswith(".txt") else SentencePieceVocabulary
         self.vocabulary = opened(path, content, TextSettings(**known))
         huggingface_files.check_tokens(os.path.dirname(path), self.vocabulary.special)
-        settings.check_reachable(path, self.pieces, self.settings, known)
+        settings.check_reachable(path, self.pieces, self.vocabulary.prepares, known)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self.vocabulary.special_ids
         )

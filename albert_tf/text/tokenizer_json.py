@@ -37,8 +37,8 @@ FILE_NAME = "tokenizer.json"
 # The library's Unigram subtracts 10 from the lowest score for a character that no piece matches. In
 # a SentencePiece model such a character is in no piece at all, so a lower score changes nothing.
 _NEVER_MATCHES = -1e6
-# Ends a grapheme, blocks canonical reordering, and never occurs in text, because it is white space.
-_SEPARATOR = "\x85"
+# Ends a grapheme, blocks canonical reordering, and is in no text, because it is not assigned.
+_SEPARATOR = "\ufff0"
 _PRIVATE = 0x10F000  # the first of the private characters that stand for user-defined pieces
 
 
@@ -130,7 +130,7 @@ def _sentencepiece(vocabulary: SentencePieceVocabulary) -> dict:
     return {
         "normalizer": {
             "type": "Sequence",
-            "normalizers": _normalizers(vocabulary.settings, model, vocabulary.composes),
+            "normalizers": _normalizers(vocabulary.prepares, model, vocabulary.composes),
         },
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": _pre_tokenizers(model)},
         "decoder": _decoder(model),
@@ -192,7 +192,7 @@ def _character_map(model, keep_accents: bool) -> list[dict]:
         if piece.type == sentencepiece_proto.USER_DEFINED:
             piece.type = sentencepiece_proto.NORMAL
     processor = sentencepiece.SentencePieceProcessor(model_proto=plain.SerializeToString())
-    if processor.normalize("e\u0301").endswith("\u00e9"):
+    if processor.normalize("\u1100\u1161").endswith("\uac00"):  # marks may be removed
         apart = [_replace(_between_marks(), _SEPARATOR)] if keep_accents else []
         steps += [*apart, {"type": "NFC"}, *([join] if apart else [])]
     kept = [s for s in _symbols(model) if processor.normalize(s).lstrip(WORD_BOUNDARY) != s]

@@ -33,6 +33,11 @@ class Vocabulary:
     def __reduce__(self):
         return type(self), (self.path, self.model_bytes, self.settings)
 
+    @property
+    def prepares(self) -> TextSettings:
+        """How text is prepared before the model of the vocabulary reads it."""
+        return self.settings
+
     def _read(self) -> list[str]:
         """Returns the pieces in `model_bytes`."""
         raise NotImplementedError

@@ -1,7 +1,10 @@
+import functools
 import os
 import re
+import unicodedata
 
 import pytest
+import sentencepiece
 
 from albert_tf.checkpoints.pretrained import read_tokenizer
 from albert_tf.text.tokenization import AlbertTokenizer
@@ -9,7 +12,10 @@ from pipelines.data.corpus import TextFormat
 from pipelines.data.vocabulary_report import lost_marks
 from pipelines.finetune import initial_model
 from pipelines.train_vocab import VocabularySettings, train_vocab
+from tests import sentences
+from tests.albert_tf.test_tokenization import lines_of_nasty_files
 from tests.conftest import make_text
+from tests.vocabularies import unrecorded
 
 
 @pytest.fixture
@@ -68,6 +74,36 @@ def test_text_is_prepared_as_the_tokenizer_does(tmp_path):
         letters = set("".join(listing(prefix)[14:]))
         assert {c for c in letters if c.isupper()} == expected
         assert not letters & set("ÉéÜüﬁ\u00a0")
+
+
+@pytest.mark.parametrize("keep_accents", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_model_that_prepares_text_itself(nasty, tmp_path, keep_accents):
+    """SentencePiece alone gives our ids for raw text, and those of the usual vocabulary."""
+    path = tmp_path / "corpus.txt"
+    path.write_text(sentences.TEXT * 3, encoding="utf-8")
+    options = {"vocab_size": 390, "character_coverage": 1.0, "keep_accents": keep_accents}
+    usual, prefix = (
+        train(path, tmp_path, f"{there}", normalize_in_model=there, **options)
+        for there in (False, True)
+    )
+    usual, tokenizer = AlbertTokenizer(f"{usual}.model"), AlbertTokenizer(f"{prefix}.model")
+    assert tokenizer.pieces == usual.pieces
+    assert tokenizer.settings == usual.settings == (True, keep_accents, False)
+    lines = [line for line in lines_of_nasty_files(nasty)[::5] if len(line) < 5000]
+    lines += sentences.ugly()
+    expected = sentencepiece.SentencePieceProcessor(model_file=f"{prefix}.model").encode(lines)
+    assert tokenizer.encode_batch(lines) == tokenizer.in_graph()(lines).to_list() == expected
+    tokenizer.save(str(tmp_path / "saved"))
+    alone = unrecorded(f"{prefix}.model", tmp_path)
+    for again in (AlbertTokenizer.load(str(tmp_path / "saved")), AlbertTokenizer(alone, True)):
+        assert again.encode_batch(lines) == expected
+
+    decompose = functools.partial(unicodedata.normalize, "NFD")
+    differ = [a for a, b, c in zip(lines, usual.encode_batch(lines), expected) if b != c]
+    in_order = [line for line in differ if decompose(line) == "".join(map(decompose, line))]
+    assert not in_order and bool(differ) == keep_accents
+    assert tokenizer.vocabulary.normalize("ΟΔΟΣ") == "▁οδοσ"
+    assert "normalize_in_model" not in (tmp_path / "False.json").read_text()
 
 
 def test_done_is_not_done_again(corpus, tmp_path, capsys):

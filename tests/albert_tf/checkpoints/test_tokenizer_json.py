@@ -13,6 +13,7 @@ from albert_tf.checkpoints import huggingface
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text import tokenizer_json
+from albert_tf.text.model_normalizer import normalizer, with_normalizer
 from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
 from albert_tf.text.wordpiece import WordPieceVocabulary
@@ -42,6 +43,9 @@ VOCABULARIES = {
     "symbols char": ({}, {"user_defined_symbols": OWN_SYMBOLS, "model_type": "char"}),
     "no prefix": ({}, {"add_dummy_prefix": False}),
     "identity": ({}, {"normalization_rule_name": "identity"}),
+    "in model": ({}, {}),
+    "in model, accents bpe": ({"keep_accents": True}, {"model_type": "bpe"}),
+    "in model, cased": (CASED, {"byte_fallback": True}),
     "published": ({}, None),
     "published, latex quotes": ({"latex_quotes": True}, None),
     "wordpiece": ({"do_lower_case": True, "keep_accents": False}, None),
@@ -103,6 +107,10 @@ def open_tokenizer(shared, texts, novels, tmp_path_factory):
                 [line for line in texts[::2] if len(line) < 2000],
                 text=TextSettings(**settings),
                 **options,
+            )
+        if name.startswith("in model"):
+            path.write_bytes(
+                with_normalizer(path.read_bytes(), normalizer(TextSettings(**settings)))
             )
         return AlbertTokenizer(str(path), **settings)
 

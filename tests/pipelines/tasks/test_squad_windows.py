@@ -1,4 +1,5 @@
 import collections
+import copy
 import functools
 import itertools
 import re
@@ -12,6 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from albert_tf.models import _may_answer
+from albert_tf.text.model_normalizer import normalizer, with_normalizer
+from albert_tf.text.sentence_pieces import SentencePieceVocabulary
 from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
 from albert_tf.text.windows import cut
@@ -40,6 +43,15 @@ def accents_tokenizer(tmp_path_factory):
         directory, lines * 3, 900, text=TextSettings(keep_accents=True, latex_quotes=True)
     )
     return AlbertTokenizer(str(model))
+
+
+@pytest.fixture(scope="module")
+def self_preparing_tokenizer(accents_tokenizer):
+    """A model that lower-cases and removes accents by its own rules."""
+    tokenizer, text = copy.copy(accents_tokenizer), TextSettings()
+    content = with_normalizer(tokenizer.vocabulary.model_bytes, normalizer(text))
+    tokenizer.vocabulary = SentencePieceVocabulary("", content, text)
+    return tokenizer
 
 
 def texts_of_pieces(tokenizer, text):
@@ -73,7 +85,10 @@ ODD = " \t\n\0\x1c\x85\xa0\u2028\u200b\ufeff\xad½ﬁ\ufdfa¨İΣẞ"
 ODD += "``''é한\u1100\u1161e\u0301\u0345\u0b4d😀漢[]<▁.,19"
 
 
-@pytest.mark.parametrize("vocabulary", ["tokenizer", "byte_tokenizer", "accents_tokenizer"])
+@pytest.mark.parametrize(
+    "vocabulary",
+    ["tokenizer", "byte_tokenizer", "accents_tokenizer", "self_preparing_tokenizer"],
+)
 def test_any_text_is_covered_by_its_pieces(request, vocabulary):
     tokenizer = request.getfixturevalue(vocabulary)
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.vocabulary.model_bytes)
@@ -104,7 +119,7 @@ def test_any_text_is_covered_by_its_pieces(request, vocabulary):
             if not processor.is_unknown(piece_id) and not processor.is_byte(piece_id):
                 # A piece that ends in the middle of ﬁ may exclude it, see InGraphTokenizer.align.
                 splits = len(processor.normalize(text[end + 1 : end + 2]).lstrip("▁")) > 1
-                limit = end + 1 + (tokenizer.settings.keep_accents and splits)
+                limit = end + 1 + (tokenizer.vocabulary.prepares.keep_accents and splits)
                 part = processor.normalize(tokenizer.preprocess(text[start:limit]))
                 # Another mark may part À into two pieces, which share its place.
                 piece, part = (unicodedata.normalize("NFD", form) for form in (piece, part))
