@@ -23,8 +23,8 @@ quoting of Python's csv module: a cell with a comma, a line end or a quotation m
 quotation marks, and quotation marks within it are doubled. Use --quoting=none for files without
 quoting.
 
-If they are not given, learning rate, epochs, warm-up, bias correction and evaluation steps follow
-from the size of the model and of the data, and a tenth of the rows becomes dev. The plan prints the
+Learning rate, epochs, warm-up, bias correction and evaluation steps follow from the size of the
+model and of the data, if they are not given. A tenth of the rows becomes dev. The plan prints the
 values that were chosen.
 
 Examples:
