@@ -1,4 +1,4 @@
-"""Code shared by the TFLite and ONNX exports, whose graph maps piece ids to the kind's outputs.
+"""Code shared by TFLite, ONNX and OpenVINO exports: a graph from piece ids to the kind's outputs.
 
 The graph computes logits or probabilities for one sequence. The application must tokenize, split
 long texts into windows and decode spans, entities and choices. For models with beam search over
@@ -28,15 +28,16 @@ from .loading import load_module, open_checkpoint, untrained_outputs
 from .modules.serving_module import ServedCheckpoint, ServingModule
 
 
-def define_flags(ending: str, quantized: str) -> None:
-    """Defines the flags of both programs. `quantized` completes the help text "Store ..."."""
+def define_flags(output: str, quantized: str = "") -> None:
+    """Defines the flags of these programs. `output` and `quantized` are help texts."""
     flags.disclaim_key_flags()  # --help lists the flags under the calling module
     flags.DEFINE_string(
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
-    flags.DEFINE_string("output", None, f"The {ending} file.", required=True)
+    flags.DEFINE_string("output", None, output, required=True)
     flags.DEFINE_enum("kind", None, MODULES, "Default: the kind in task.json, else encoder.")
-    flags.DEFINE_bool("quantize", False, f"Store {quantized}.")
+    if quantized:
+        flags.DEFINE_bool("quantize", False, quantized)
 
 
 def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -> ServingModule:

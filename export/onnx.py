@@ -46,7 +46,7 @@ _OPS = {op: op for op in ("Identity", "MatMul", "Sigmoid", "Softmax")} | {"AddV2
 
 def define_flags() -> None:
     """Defines the flags. This is not done at import, because programs share flag names."""
-    fixed_graph.define_flags(".onnx", "weights and embeddings in 8 bits")
+    fixed_graph.define_flags("The .onnx file.", "Store weights and embeddings in 8 bits.")
 
 
 def main(_) -> None:
@@ -60,9 +60,9 @@ def convert(
     checkpoint: str, output: str, kind: str | None = None, quantize: bool = False
 ) -> dict[str, float]:
     """Writes an ONNX model; returns the largest difference from the checkpoint, by output."""
-    onnx, onnxruntime = _import("onnx"), _import("onnxruntime")
+    onnx, onnxruntime = import_extra("onnx"), import_extra("onnxruntime")
     module = fixed_graph.load(checkpoint, kind)
-    model = _Graph(onnx, module).model()
+    model = build(module)
     model.metadata_props.extend(
         onnx.StringStringEntryProto(key=key, value=json.dumps(value))
         for key, value in fixed_graph.description(module.served, output).items()
@@ -83,7 +83,7 @@ def convert(
 
 def _quantized(model) -> bytes:
     """Returns a serialized ModelProto with int8 weights in matmuls."""
-    quantization = _import("onnxruntime.quantization")
+    quantization = import_extra("onnxruntime.quantization")
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "int8.onnx")
         quantization.quantize_dynamic(model, path, weight_type=quantization.QuantType.QInt8)
@@ -91,15 +91,23 @@ def _quantized(model) -> bytes:
             return file.read()
 
 
-def _import(name: str):
+def import_extra(name: str, extra: str = "onnx"):
+    """Returns a package of an extra. Raises a UserError if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UserError(f"{name} is missing: pip install 'albert_tf[onnx]'") from error
+        raise UserError(
+            f"{error.name or name} is missing: pip install 'albert_tf[{extra}]'"
+        ) from error
+
+
+def build(module: ServingModule):
+    """Returns the ModelProto of a module that was loaded by fixed_graph.load."""
+    return _Graph(import_extra("onnx"), module).model()
 
 
 class _Graph:
-    """Builds the ONNX graph of a module that was loaded by fixed_graph.load."""
+    """Builds the ONNX graph of a module."""
 
     def __init__(self, onnx, module: ServingModule):
         self.onnx, self.module = onnx, module

@@ -34,7 +34,7 @@ _COMPARED_ROWS = 4
 
 def define_flags() -> None:
     """Defines the flags. This is not done at import, because programs share flag names."""
-    fixed_graph.define_flags(".tflite", "weights as int8")
+    fixed_graph.define_flags("The .tflite file.", "Store weights as int8.")
     program.define_max_seq_length(help="Inputs are padded to it. Default: the trained length.")
 
 

@@ -65,6 +65,24 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
     return max(differences)
 
 
+def largest_difference(module, answer) -> float:
+    """Compares outputs of `answer` with the module's `serving_default`, for fixed texts.
+
+    `answer` maps a dict of texts, bytes [batch], to a dict of some of the outputs. Returns the
+    largest absolute difference. Raises a RuntimeError if it is above TOLERANCE.
+    """
+    functions = {"serving_default": module.function("serving_default")}
+    questions = [
+        (name, texts) for name, texts in _questions(module, functions) if len(texts["text"])
+    ]
+    largest = 0.0
+    for question, expected in zip(questions, _answers(functions, questions)):
+        found = answer(question[1])
+        expected = {name: expected[name] for name in found}
+        largest = max(largest, _difference(question, expected, found))
+    return largest
+
+
 def _check_tokenizer(module) -> None:
     """Raises a RuntimeError if the tokenizer in the graph and in Python find other pieces."""
     texts = [tf.compat.as_bytes(text) for pair in (*_TEXTS, *_LONG_TEXTS) for text in pair]

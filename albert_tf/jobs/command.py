@@ -26,6 +26,7 @@ PROGRAMS = (
     "export.export_saved_model",
     "export.tflite",
     "export.onnx",
+    "export.openvino",
     "export.ask",
     "pipelines.data.demo_corpus",
 )

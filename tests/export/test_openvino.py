@@ -1,0 +1,97 @@
+"""An OpenVINO model takes texts and answers like the model in memory; a task checks its int8."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+
+from albert_tf.text.tokenization import AlbertTokenizer
+from export.openvino import convert
+from tests.builders import raises_one_line
+from tests.export.task_models import serve
+
+needs_packages = pytest.mark.extras("onnx", "openvino", "openvino_tokenizers", "nncf")
+
+
+@needs_packages
+@pytest.mark.parametrize(
+    "name",
+    ["pretraining", "classifier", "classifier of texts, WordPiece", "regressor", "multilabel"],
+)
+def test_texts_are_answered_like_the_model_does(name, module_of, model_dir, tmp_path):
+    from export import openvino_graph
+
+    module = module_of(name)
+    directory = str(model_dir) if name == "pretraining" else module.served.model_dir
+    path = convert(directory, str(tmp_path / "models"))  # compares the answers to many texts
+    assert path.endswith("models/1")
+    model = openvino_graph.openvino.Core().read_model(f"{path}/model.xml")
+    described = model.get_rt_info(["model_info", "labels"]).astype(str)
+    assert json.loads(described) == module.served.task.get("labels")
+    texts = {"text": [b"seven birds", b""], "text_pair": [b"sing " * 50, b"caf\xe9"]}
+    found = openvino_graph.answering(model)(texts)
+    if name == "pretraining":
+        assert found.keys() == {"pooled_output", "mean_pooled_output"}
+        texts["text_pair"] = [b"", b""]
+    if "of texts" in name:
+        del texts["text_pair"]
+    for output, expected in serve(module, "serving_default", **texts).items():
+        if output in found and output == "label":
+            assert found[output].tolist() == expected.tolist()
+        elif output in found:
+            np.testing.assert_allclose(found[output], expected, atol=1e-5)
+
+
+@needs_packages
+@pytest.mark.parametrize("name", ["tiny_vocabulary", "wordpiece"])
+def test_pieces_of_awkward_texts_are_ours(name, nasty, request):
+    from export import openvino_graph as graph
+
+    tokenizer = AlbertTokenizer(str(request.getfixturevalue(name)))
+    texts = [
+        b"Caf\xe9 ODYSSEUS \xce\x91\xce\xa3 \xce\xa3\xce\xa3.",
+        b"a [SEP] 2010, 1,000",
+        b"x" * 101,
+    ]
+    for file in sorted(nasty.glob("*.txt")):
+        if file.is_file():
+            texts += file.read_bytes()[:20_000].split(b"\n")
+    texts = [text.rstrip(b"\0") for text in texts]  # NumPy drops NULs at the end
+    parameter = graph.ops.parameter([-1], graph.openvino.Type.string)
+    outputs = [graph.ops.result(x) for x in graph._tokenize(tokenizer.vocabulary, parameter)]
+    model = graph.openvino.Model(outputs, [parameter])
+    lengths, pieces = graph.openvino.Core().compile_model(model, "CPU")([np.array(texts)]).values()
+    found = np.split(pieces, np.cumsum(lengths)[:-1])
+    expected = tokenizer.encode_batch([text.decode("utf-8", "replace") for text in texts])
+    for text, ours, theirs in zip(texts, expected, found, strict=True):
+        assert theirs.tolist() == ours, text[:60]
+
+
+@needs_packages
+def test_int8_is_written_unless_it_loses_too_much_on_a_task(tuned, table, tmp_path, capsys):
+    files = {"calibration_file": str(table / "train.tsv"), "dev_file": str(table / "dev.tsv")}
+    path = convert(str(tuned / "seed_1"), str(tmp_path), **files)
+    printed = capsys.readouterr().out
+    assert f"{path}: classifier in int8" in printed and "float32" in printed
+    with raises_one_line(
+        r"^int8 lowers accuracy from \S+ to \S+, more than --max_accuracy_loss=-1"
+    ):
+        convert(str(tuned / "seed_1"), str(tmp_path), **files, max_accuracy_loss=-1)
+    assert [file.name for file in tmp_path.iterdir()] == ["1"]
+
+
+@needs_packages
+def test_kinds_with_windows_are_refused(module_of, tmp_path):
+    directory = module_of("token_classifier").served.model_dir
+    with raises_one_line("kind token_classifier divides texts into windows"):
+        convert(directory, str(tmp_path))
+
+
+def test_a_missing_package_is_one_clear_error(model_dir, tmp_path, monkeypatch):
+    def without(name, *arguments, **options):
+        raise ImportError(name, name="openvino")
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with raises_one_line(r"^openvino is missing: pip install 'albert_tf\[openvino\]'$"):
+        convert(str(model_dir), str(tmp_path))
