@@ -2,7 +2,7 @@ r"""Converts a checkpoint to an OpenVINO model: texts as input, labels or embedd
 
 Writes the versions OUTPUT/1, OUTPUT/2 and so on, which OpenVINO Model Server loads: model.xml and
 model.bin, with the tokenizer inside. Inputs are `text` and, for tasks with pairs, `text_pair`,
-string [batch]. Outputs are those of the SavedModel's `serving_default`, without `unknown_share`.
+string [batch]. Outputs are as in the SavedModel's `serving_default`, without `unknown_share`.
 Kinds: encoder, classifier, regressor and multilabel. A pre-trained model becomes an encoder.
 
 With --calibration_file, matmuls become int8 (NNCF). Ranges of activations come from the first 300

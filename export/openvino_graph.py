@@ -1,6 +1,6 @@
 """Adds tokenization and labels to an OpenVINO model of piece ids.
 
-The operations are those of OpenVINO and openvino_tokenizers, which OpenVINO Model Server contains.
+OpenVINO Model Server contains all operations used, including the ones from openvino_tokenizers.
 """
 
 import functools
