@@ -85,11 +85,12 @@ def _pack(module: ServingModule, texts: list) -> list:
     tokenizer = module.served.tokenizer
     lengths, pieces = _tokenize(tokenizer.vocabulary, ops.concat(texts, 0))
     begins = ops.subtract(ops.cum_sum(lengths, 0), lengths)
-    begins, lengths = (ops.split(x, 0, len(texts)).outputs() for x in (begins, lengths))
+    sizes = ops.concat([ops.shape_of(text) for text in texts], 0)
+    begins, lengths = (ops.variadic_split(x, 0, sizes).outputs() for x in (begins, lengths))
     room: Any = np.int32(module.max_seq_length - 1 - len(texts))
     if len(texts) > 1:
         free = ops.maximum(ops.subtract(room, lengths[1]), np.int32((room + 1) // 2))
-        lengths[0] = ops.minimum(lengths[0], free)
+        lengths[0] = ops.minimum(lengths[0], free, "none")  # as many pairs as texts
         room = ops.subtract(room, lengths[0])
     lengths[-1] = ops.minimum(lengths[-1], room)
     one = np.int32(0), np.int32(1)  # places of a single piece
