@@ -110,9 +110,9 @@ def _tokenize(vocabulary: _Vocabulary, texts) -> tuple:
     strings = _op("UTF8Validate", *ops.string_tensor_unpack(texts).outputs(), replace_mode=True)
     if isinstance(vocabulary, WordPieceVocabulary):
         return _wordpieces(vocabulary, _map_characters(vocabulary, strings))
-    if vocabulary.settings.latex_quotes:
+    if vocabulary.prepares.latex_quotes:
         strings = _replace(strings, "``|''", '"')
-    if vocabulary.settings.do_lower_case:
+    if vocabulary.prepares.do_lower_case:
         strings = _replace(strings, _LAST_SIGMA, "\u03c2")
     return _sentencepieces(vocabulary, _map_characters(vocabulary, strings))
 

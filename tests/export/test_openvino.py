@@ -6,6 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from albert_tf.text import model_normalizer
+from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
 from export.openvino import convert
 from tests import vocabularies
@@ -58,8 +60,16 @@ def greek(tmp_path):
     return tmp_path / "greek.model"
 
 
+@pytest.fixture
+def prepares_itself(greek):
+    """A vocabulary whose model lower-cases text, and has no rule for the last sigma."""
+    table = model_normalizer.normalizer(TextSettings())
+    greek.write_bytes(model_normalizer.with_normalizer(greek.read_bytes(), table))
+    return greek
+
+
 @needs_packages
-@pytest.mark.parametrize("name", ["greek", "tiny_vocabulary", "wordpiece"])
+@pytest.mark.parametrize("name", ["greek", "prepares_itself", "tiny_vocabulary", "wordpiece"])
 def test_pieces_of_awkward_texts_are_ours(name, nasty, request):
     from export import openvino_graph as graph
 
