@@ -137,10 +137,10 @@ def train_vocab(
     or the vocabulary size is too large or too small for the text.
     """
     sizes = files.sizes(input_files)
-    recorded = {**dataclasses.asdict(settings), **dataclasses.asdict(text_format)}
-    if not settings.normalize_in_model:
-        del recorded["normalize_in_model"]  # earlier vocabularies have no such setting
-    provenance = {"settings": recorded, "input_bytes": sizes}
+    provenance = {
+        "settings": {**dataclasses.asdict(settings), **dataclasses.asdict(text_format)},
+        "input_bytes": sizes,
+    }
     record = settings_path(f"{output_prefix}.model")
     if tf.io.gfile.exists(f"{output_prefix}.model"):
         known = files.read_json_if_exists(record)

@@ -103,7 +103,6 @@ def test_a_model_that_prepares_text_itself(nasty, tmp_path, keep_accents):
     in_order = [line for line in differ if decompose(line) == "".join(map(decompose, line))]
     assert not in_order and bool(differ) == keep_accents
     assert tokenizer.vocabulary.normalize("ΟΔΟΣ") == "▁οδοσ"
-    assert "normalize_in_model" not in (tmp_path / "False.json").read_text()
 
 
 def test_done_is_not_done_again(corpus, tmp_path, capsys):
