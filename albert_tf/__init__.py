@@ -47,6 +47,7 @@ _MODULES = {
     "AlbertConfig": "config",
     "AlbertEncoder": "encoder",
     "AlbertForAnswerableQuestionAnswering": "models",
+    "AlbertForEmbedding": "models",
     "AlbertForMultipleChoice": "models",
     "AlbertForPreTraining": "models",
     "AlbertForQuestionAnswering": "models",
@@ -79,11 +80,11 @@ def _select_keras_2() -> None:
 
 # Classes that are registered in Keras as "albert_tf>CLASS". This name is used in .keras files.
 _KERAS_CLASSES = """
-    AdamW AlbertEncoder AlbertForAnswerableQuestionAnswering AlbertForMultipleChoice
-    AlbertForPreTraining AlbertForQuestionAnswering AlbertForSequenceClassification
-    AlbertForTokenClassification ClassificationHead Dense FactorizedEmbedding FeedForward Lamb
-    LayerNorm MaskedLMHead SelfAttention SentenceOrderHead SpanBeamHead SpanHead TransformerBlock
-    WarmUpPolynomialDecay
+    AdamW AlbertEncoder AlbertForAnswerableQuestionAnswering AlbertForEmbedding
+    AlbertForMultipleChoice AlbertForPreTraining AlbertForQuestionAnswering
+    AlbertForSequenceClassification AlbertForTokenClassification ClassificationHead Dense
+    FactorizedEmbedding FeedForward Lamb LayerNorm MaskedLMHead SelfAttention SentenceOrderHead
+    SpanBeamHead SpanHead TransformerBlock WarmUpPolynomialDecay
 """.split()
 
 

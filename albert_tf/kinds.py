@@ -9,10 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from albert_tf.answering import classes
+from albert_tf.answering import classes, sentences
 from albert_tf.config import AlbertConfig
 from albert_tf.models import (
     AlbertForAnswerableQuestionAnswering,
+    AlbertForEmbedding,
     AlbertForMultipleChoice,
     AlbertForQuestionAnswering,
     AlbertForSequenceClassification,
@@ -41,11 +42,13 @@ class Kind:
       task: value of --task of pipelines.finetune, which trains this kind.
       create_model: function of (config, content of task.json, recompute=False) that returns the
         model without variables.
-      num_outputs: function that maps the content of task.json to the output layer's width.
+      num_outputs: function that maps the content of task.json to the output layer's width. Unused
+        without an output layer.
       architecture: class name of the model in transformers.
       torch_head: name of the output layer in transformers.
       pipeline: name of the task on the Hugging Face Hub.
-      our_head: name of the output layer in this package.
+      our_head: name of the output layer in this package. "" if the model is an encoder whose output
+        is pooled as `pooling` in task.json says.
       has_pooler: whether the input of the output layer is the pooler's output.
       problem_type: `problem_type` in Hugging Face's config.json, which distinguishes kinds with the
         same class. "" for other kinds.
@@ -54,6 +57,7 @@ class Kind:
         model. None if the model needs its own task.json.
       answers: function of albert_tf.answering that maps the output layer's logits, [b, width] or
         [b, L, width], to a dict of named outputs. `probabilities` must have one column per label.
+        Without an output layer, it maps the pooled output, [b, H].
       served_as: name of the kind with the same SavedModel module; see export/kinds.py. "": itself.
     """
 
@@ -162,6 +166,20 @@ KINDS = {
             has_pooler=False,
             answers=classes.ends_of_spans,
             defaults=lambda _: {**SQUAD_DEFAULTS},
+        ),
+        Kind(
+            name="embedder",
+            task="embedding",
+            create_model=lambda config, task, recompute=False: AlbertForEmbedding(
+                config, task["pooling"], recompute
+            ),
+            num_outputs=lambda _: 0,
+            architecture="AlbertModel",
+            torch_head="",
+            pipeline="sentence-similarity",
+            our_head="",
+            has_pooler=False,
+            answers=sentences.unit_length,
         ),
     )
 }

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from albert_tf.answering import sentences
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import (
     AlbertEncoder,
@@ -224,20 +225,72 @@ class AlbertForMultipleChoice(_AlbertClassifier):
         in consecutive rows. Keras' `fit` on arrays requires rank 3. For the other arguments see
         AlbertForSequenceClassification.call.
         """
-        logits = self._logits(self._side_by_side(inputs), dropout_seed, training)
-        return {"logits": tf.reshape(logits, [-1, self.num_choices])}
-
-    def _side_by_side(self, inputs) -> dict[str, tf.Tensor]:
         inputs = as_dict(inputs)
         for name, value in inputs.items():
-            if value.shape.rank == 3:
-                if value.shape[1] not in (None, self.num_choices):
-                    raise UserError(
-                        f"{name} has {value.shape[1]} choices per example, but the model has "
-                        f"{self.num_choices}"
-                    )
-                inputs[name] = tf.reshape(value, [-1, value.shape[2] or tf.shape(value)[2]])
-        return inputs
+            if value.shape.rank == 3 and value.shape[1] not in (None, self.num_choices):
+                raise UserError(
+                    f"{name} has {value.shape[1]} choices per example, but the model has "
+                    f"{self.num_choices}"
+                )
+        logits = self._logits(_one_below_another(inputs), dropout_seed, training)
+        return {"logits": tf.reshape(logits, [-1, self.num_choices])}
+
+
+def _one_below_another(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Reshapes inputs of rank 3, [b, n, L], to [b * n, L]."""
+    return {
+        name: tf.reshape(value, [-1, value.shape[2] or tf.shape(value)[2]])
+        if value.shape.rank == 3
+        else value
+        for name, value in inputs.items()
+    }
+
+
+@tf.keras.saving.register_keras_serializable(PACKAGE)
+class AlbertForEmbedding(_AlbertModel):
+    """ALBERT that maps each text to a vector of length 1. It adds no layer to the encoder.
+
+    Args:
+      config: the model's hyperparameters.
+      pooling: "mean" for the mean of the last block's output over all pieces, including [CLS] and
+        [SEP]; "cls" for the last block's output at [CLS].
+      recompute: see AlbertEncoder.
+
+    Source: Reimers and Gurevych 2019, section 3.
+    """
+
+    further_arguments = ("recompute", "pooling")
+
+    def __init__(
+        self, config: AlbertConfig, pooling: str = "mean", recompute: bool = False, **kwargs
+    ):
+        if pooling not in sentences.POOLINGS:
+            expected = ", ".join(sentences.POOLINGS)
+            raise UserError(f"pooling {pooling!r}: expected one of {expected}")
+        super().__init__(config, recompute, **kwargs)
+        self.pooling = pooling
+
+    def call(self, inputs, dropout_seed=None, training=None):
+        """Returns {"embedding": float32 [b, H]}, or [b, n, H] for n texts an example.
+
+        Inputs are int32 [b, L], or [b, n, L]. For the other arguments see AlbertEncoder.call.
+        """
+        inputs = as_dict(inputs)
+        ids = inputs.get("input_word_ids")
+        several = ids is not None and ids.shape.rank == 3
+        flat = complete_inputs(_one_below_another(inputs))
+        dropout_seed = resolve_dropout_seed(training, dropout_seed)
+        # The last block computes [CLS] only, if no other position is pooled.
+        first = tf.zeros([tf.shape(flat["input_word_ids"])[0], 1], tf.int32)
+        positions = first if self.pooling == "cls" else None
+        output = self.encoder(flat, dropout_seed, positions)["sequence_output"]
+        vectors = sentences.pooled(output, flat["input_mask"], self.pooling)
+        answers = sentences.unit_length(vectors)
+        if several:
+            number = ids.shape[1] or tf.shape(ids)[1]
+            shape = [-1, number, self.config.hidden_size]
+            answers = {name: tf.reshape(value, shape) for name, value in answers.items()}
+        return answers
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)

@@ -7,8 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.answering.sentences import mask_pieces, mean_output, word_numbers
-from albert_tf.models import AlbertForPreTraining
+from albert_tf.answering.sentences import (
+    POOLINGS,
+    mask_pieces,
+    pooled,
+    unit_length,
+    word_numbers,
+)
+from albert_tf.models import AlbertForEmbedding, AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import on_host
 from albert_tf.text.masks import tokenize_around_masks
@@ -194,14 +200,16 @@ class TextEmbedder:
 
     Example: `TextEmbedder(model, tokenizer)(["The cats sleep.", "The cats sleeps."])`.
 
+    The vectors of an AlbertForEmbedding have length 1, so a dot product is a cosine. Those of other
+    models were never trained to be compared.
+
     Args:
       model: a model with an attribute `encoder`, whose variables have been created.
       tokenizer: the model's tokenizer.
-      pooling: "mean" for the mean of the last block's output over all pieces, including [CLS] and
-        [SEP]; "cls" for the last block's output at [CLS].
+      pooling: see AlbertForEmbedding. Default: the model's own, else "mean".
       pieces_per_batch: maximum number of pieces in a batch, including padding.
 
-    Texts that are too long for the model are truncated.
+    Texts that are too long are truncated, for an AlbertForEmbedding to its trained length.
 
     Raises a UserError if `pooling` is invalid, or the model has fewer pieces than the tokenizer.
     """
@@ -210,13 +218,19 @@ class TextEmbedder:
         self,
         model: tf.keras.Model,
         tokenizer: AlbertTokenizer,
-        pooling: str = "mean",
+        pooling: str | None = None,
         pieces_per_batch: int = 16_384,
     ):
-        if pooling not in ("mean", "cls"):
-            raise UserError(f"pooling {pooling!r}: expected one of mean, cls")
+        self._is_trained = isinstance(model, AlbertForEmbedding)
+        known = (model.pooling,) if self._is_trained else POOLINGS
+        if pooling not in (None, *known):
+            raise UserError(f"pooling {pooling!r}: expected one of {', '.join(known)}")
         _check_vocabulary(model.config.vocab_size, tokenizer)
-        self._encoder, self._tokenizer, self._pooling = model.encoder, tokenizer, pooling
+        self._encoder, self._tokenizer = model.encoder, tokenizer
+        self._pooling = pooling or known[0]
+        self._longest = model.config.max_position_embeddings
+        if self._is_trained:
+            self._longest = getattr(model, "trained_length", self._longest)
         self._pieces_per_batch = pieces_per_batch
         ids = tf.TensorSpec([None, None], tf.int32)
         self._embed = tf.function(self._compute, input_signature=[ids, ids])
@@ -230,7 +244,7 @@ class TextEmbedder:
 
     def embed_pieces(self, encoded: Iterable[Sequence[int] | np.ndarray]) -> np.ndarray:
         """Same as a call, for the piece ids of texts that are tokenized already."""
-        longest = self._encoder.config.max_position_embeddings
+        longest = self._longest
         rows = _sequences([ids[: longest - 2] for ids in encoded], self._tokenizer)
         found = np.zeros([len(rows), self._encoder.config.hidden_size], np.float32)
         for places, sequences in _batches(rows, longest, self._pieces_per_batch):
@@ -240,8 +254,8 @@ class TextEmbedder:
 
     def _compute(self, ids, mask):
         inputs = {"input_word_ids": ids, "input_mask": mask}
-        output = tf.cast(self._encoder(inputs)["sequence_output"], tf.float32)
-        return output[:, 0] if self._pooling == "cls" else mean_output(output, mask)
+        vectors = pooled(self._encoder(inputs)["sequence_output"], mask, self._pooling)
+        return unit_length(vectors)["embedding"] if self._is_trained else vectors
 
 
 def _check_masked_lm(model, tokenizer: AlbertTokenizer) -> None:

@@ -77,6 +77,7 @@ from .tasks.running.seed_run import (
     FinetuneSettings,
     Finetuning,
     TaskSplit,
+    answers_untrained,
     fingerprint,
     kept_results,
     run_seed,
@@ -159,12 +160,13 @@ def main(_) -> None:
     check_steps_flags()
     combinations = _combinations(FLAGS.learning_rate, FLAGS.num_epochs)
     tasks, seeds = create_tasks(FLAGS), _seeds(FLAGS.random_seeds)
+    dropout = FLAGS.hidden_dropout_prob
     initial = initial_model(
         FLAGS.init_checkpoint
         and initial_path(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.strategy),
         FLAGS.albert_config,
         FLAGS.spm_model_file,
-        FLAGS.hidden_dropout_prob,
+        next(iter(tasks.values())).hidden_dropout_prob if dropout is None else dropout,
         FLAGS.classifier_dropout_prob,
         FLAGS.num_hidden_layers,
     )
@@ -269,7 +271,9 @@ def _baselines(job: Finetuning, splits: dict[str, TaskSplit]) -> dict[str, dict]
     train, dev = splits["train"], splits["dev"]
     of = {**what_is_predicted(job.task, {"dev": dev}), "train": fingerprint(train)}
     path = os.path.join(job.output_dir, "baselines.json")
-    return kept_baselines(path, of, job.task, train.examples, dev.examples)
+    untrained = functools.partial(answers_untrained, job, dev)
+    further = {"untrained": untrained} if job.task.starts_trained else {}
+    return kept_baselines(path, of, job.task, train.examples, dev.examples, further)
 
 
 def compare_settings(job: Finetuning, combinations: Mapping[str, FinetuneSettings]) -> None:
@@ -323,6 +327,9 @@ def _prepare(job: Finetuning) -> tuple[Finetuning, dict[str, TaskSplit], dict[st
     lines of the plan that compare each split with train.
     """
     config, tokenizer, _, trained_length = job.initial
+    replicas = job.strategy.num_replicas_in_sync
+    if objection := job.task.objection(config, job.settings, replicas):
+        raise UserError(objection)
     length = job.max_seq_length
     program.check_max_seq_length(length, config.max_position_embeddings, trained_length)
     examples_of, notes = _read_splits(job)

@@ -166,6 +166,7 @@ def run_task(task, init_checkpoint, output_dir, seeds=(1,), **changes):
     settings.update(num_train_steps=60, num_warmup_steps=6)
     arguments = {
         "divide": None,
+        "baselines": {},
         "strategy": tf.distribute.OneDeviceStrategy("/cpu:0"),
         "loop": LoopSettings(steps_per_loop=10, save_checkpoint_steps=20, eval_steps=20),
     }

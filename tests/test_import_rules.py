@@ -19,7 +19,8 @@ MAY_IMPORT = {
     "albert_tf.encoder": "albert_tf.layers albert_tf.config albert_tf.storage",
     "albert_tf.heads": "albert_tf.layers albert_tf.config",
     "albert_tf.models": (
-        "albert_tf.encoder albert_tf.heads albert_tf.layers albert_tf.config albert_tf.storage"
+        "albert_tf.encoder albert_tf.heads albert_tf.layers albert_tf.config albert_tf.answering "
+        "albert_tf.storage"
     ),
     "albert_tf.answering": "albert_tf.answering",
     "albert_tf.kinds": "albert_tf.answering albert_tf.models albert_tf.config",

@@ -95,10 +95,6 @@ class MultipleChoiceTask(Task):
         row = next(read_rows(path, 0, False, {"options": column}))
         return len(as_options(row.cells["options"], column, row.where))
 
-    @property
-    def sequences_per_example(self) -> int:
-        return self.num_choices
-
     def examples(self, rows: Iterable[Row], part: str = "") -> Iterator[MultipleChoiceExample]:
         for row in rows:
             cells, names, where = row.cells, row.columns, row.where

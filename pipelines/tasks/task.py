@@ -65,6 +65,7 @@ class Task(abc.ABC):
       quoting: see tables.read_table.
       block_size: maximum number of examples to tokenize at once.
       has_dev_loss: whether a prediction has the outputs that `losses` needs.
+      starts_trained: whether the model has no new layer: its initial weights are a baseline.
     """
 
     fields: ClassVar[dict[str, str | None]] = {}
@@ -72,6 +73,7 @@ class Task(abc.ABC):
     quoting = "csv"
     block_size = 1000
     has_dev_loss = True
+    starts_trained = False
 
     def __init__(self, name: str, files: Files, columns: Columns | None = None):
         self.name = name
@@ -88,9 +90,9 @@ class Task(abc.ABC):
         """Metric in `score` whose highest value selects the best checkpoint (then: loss on dev)."""
 
     @property
-    def sequences_per_example(self) -> int:
-        """See Sequences."""
-        return 1
+    def hidden_dropout_prob(self) -> float | None:
+        """The default of --hidden_dropout_prob. None: the config's value."""
+        return None
 
     def column(self, field: str) -> str:
         """Returns the column of a field that has one."""
@@ -151,6 +153,10 @@ class Task(abc.ABC):
         """Returns a task that weights its losses as the training examples require; checks them."""
         return self
 
+    def objection(self, config: AlbertConfig, settings: Any, replicas: int) -> str:
+        """Returns why the task cannot be trained with these FinetuneSettings, or ""."""
+        return ""
+
     def encode(
         self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
     ) -> tuple[Sequences, list]:
@@ -160,7 +166,7 @@ class Task(abc.ABC):
             examples, self.block_size, lambda block, first: self.pack(block, first, encoder)
         )
         labels = self.targets(examples, features, max_seq_length) if training else {}
-        number = self.sequences_per_example
+        number = len(sequences) // max(1, len(features))
         return dataclasses.replace(sequences, labels=labels, sequences_per_example=number), features
 
     @abc.abstractmethod

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import tensorflow as tf
 from absl import flags
 
+from albert_tf.answering.sentences import POOLINGS
 from albert_tf.jobs.settings import numbers_by_label
 from albert_tf.kinds import DOC_STRIDE
 from albert_tf.storage import files
@@ -13,6 +14,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.entities import as_entity_tags
 from . import glue
 from .classification import ClassificationTask
+from .embedding import TEMPERATURE, EmbeddingTask
 from .multilabel import MultiLabelTask
 from .multiple_choice import MAX_QA_LENGTH, MultipleChoiceTask
 from .race import RaceTask
@@ -27,15 +29,17 @@ _SQUAD_FILES = {
     "squad_v2": {"train": "train-v2.0.json", "dev": "dev-v2.0.json"},
 }
 _OF_TEXTS = ("classification", "regression", "multilabel")
-_OWN = (*_OF_TEXTS, "multiple_choice", "token_classification")
+_WITH_FOLDS = (*_OF_TEXTS, "multiple_choice", "token_classification")
+_OWN = (*_WITH_FOLDS, "embedding")
 _OFFICIAL = ("glue", "race", *glue.TASKS)  # read --data_dir alone
 # Maps a flag to the tasks that use it. It is refused for all other tasks.
 _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "data_dir": (*_OFFICIAL, *_SQUAD_FILES),
     **dict.fromkeys(("train_file", "dev_file", "test_file"), (*_SQUAD_FILES, *_OWN)),
     **dict.fromkeys(("text_column", "label_column", "id_column"), _OWN),
-    **dict.fromkeys(("text_pair_column", "quoting"), _OF_TEXTS),
-    "folds": _OWN,
+    **dict.fromkeys(("text_pair_column", "quoting"), (*_OF_TEXTS, "embedding")),
+    **dict.fromkeys(("negative_column", "pooling", "similarity_temperature"), ("embedding",)),
+    "folds": _WITH_FOLDS,
     "labels": ("classification", "multilabel", "token_classification"),
     "label_separator": ("multilabel",),
     "class_weights": ("classification",),
@@ -54,6 +58,7 @@ TASKS: dict[str, type[Task]] = {
     "multilabel": MultiLabelTask,
     "multiple_choice": MultipleChoiceTask,
     "token_classification": TokenClassificationTask,
+    "embedding": EmbeddingTask,
 }
 
 
@@ -112,6 +117,22 @@ def _define_flags_of_some_tasks() -> None:
     flags.DEFINE_string("id_column", None, "Column of the row's id. Default: the row's number.")
     flags.DEFINE_string("question_column", None, "multiple_choice: column of the question.")
     flags.DEFINE_string("options_column", "options", "multiple_choice: column of the options.")
+    flags.DEFINE_string(
+        "negative_column", None, "embedding: column of a text that does not belong to the first."
+    )
+    flags.DEFINE_enum(
+        "pooling",
+        "mean",
+        POOLINGS,
+        "embedding: a text's vector is the mean of the last block's outputs, or that at [CLS].",
+    )
+    flags.DEFINE_float(
+        "similarity_temperature",
+        TEMPERATURE,
+        "embedding: divisor of the cosines in the loss. A lower value weights close texts more.",
+        1e-3,
+        1.0,
+    )
     flags.DEFINE_list(
         "labels",
         None,
@@ -196,7 +217,8 @@ def _check_flags(values: flags.FlagValues) -> None:
     if values.folds and (values.dev_file or values.dev_fraction):
         raise UserError("--folds divides the training rows: remove --dev_file and --dev_fraction")
     flag_of: dict[str, str] = {}
-    for flag in ("text_column", "text_pair_column", "options_column", "label_column"):
+    of_texts = ("text_column", "text_pair_column", "negative_column", "options_column")
+    for flag in (*of_texts, "label_column"):
         column = values[flag].value
         if column == "":
             raise UserError(f"--{flag} is empty: name the column, or remove the flag")
@@ -212,7 +234,7 @@ def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Tas
         raise UserError(
             f"--task={name}: give --train_file (and --dev_file, if dev is to select the weights)"
         )
-    fields = ("text", "label", "id", "text_pair", "question", "options")
+    fields = ("text", "label", "id", "text_pair", "negative", "question", "options")
     columns = {field: values[f"{field}_column"].value or None for field in fields}
     if name == "multiple_choice":
         columns["context"] = columns["text"]
@@ -220,6 +242,9 @@ def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Tas
     if name == "token_classification":
         labels = values.labels and [*as_entity_tags(values.labels).values()]
         return TokenClassificationTask(name, given, columns, labels, values.doc_stride)
+    if name == "embedding":
+        similarity = values.pooling, values.similarity_temperature
+        return EmbeddingTask(name, given, columns, *similarity, values.quoting)
     if name == "multilabel":
         return MultiLabelTask(
             name, given, columns, values.labels, values.quoting, values.label_separator

@@ -1,17 +1,32 @@
 """Scores simple models on the rows of a fine-tuned model, for comparison."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import tensorflow as tf
 
 from albert_tf.storage import files
-from ..task import Task
+from ..task import Answers, Task
 
 
-def kept_baselines(path: str, of: dict, task: Task, train: list, dev: list) -> dict[str, dict]:
-    """Returns score_baselines' result, and prints it. It is kept at `path`, for the same `of`."""
+def kept_baselines(
+    path: str,
+    of: dict,
+    task: Task,
+    train: list,
+    dev: list,
+    further: Mapping[str, Callable[[], Answers]],
+) -> dict[str, dict]:
+    """Returns score_baselines' result, and prints it. It is kept at `path`, for the same `of`.
+
+    `further` maps the names of other baselines to functions that answer dev.
+    """
     kept = files.read_json(path) if tf.io.gfile.exists(path) else {}
-    baselines = kept["baselines"] if kept.get("of") == of else score_baselines(task, [(train, dev)])
+    if kept.get("of") == of:
+        baselines = kept["baselines"]
+    else:
+        baselines = score_baselines(task, [(train, dev)])
+        for name, answer in further.items():
+            baselines[name] = _scored(task, list(answer().rows()))
     if baselines:
         files.write_json(path, {"of": of, "baselines": baselines})
         line = f"{task.best_metric} on dev{describe_baselines(baselines, task.best_metric)}"
@@ -39,10 +54,14 @@ def score_baselines(task: Task, divisions: Iterable[tuple[list, list]]) -> dict[
             return {}
         for name, found in baselines.items():
             rows.setdefault(name, []).extend(found)
-    result = {name: {"metrics": task.score(found), **sampled} for name, found in rows.items()}
-    for name in result.keys() - {"majority"}:
-        result[name]["intervals"] = task.intervals(rows[name])
+    result = {name: {**_scored(task, found), **sampled} for name, found in rows.items()}
+    if "majority" in result:
+        del result["majority"]["intervals"]
     return result
+
+
+def _scored(task: Task, rows: list[dict]) -> dict:
+    return {"metrics": task.score(rows), "intervals": task.intervals(rows)}
 
 
 def describe_baselines(baselines: Mapping[str, dict], metric: str) -> str:
@@ -67,7 +86,8 @@ def warn_of_baselines(baselines: Mapping[str, dict], metric: str, value: float) 
             "try other first weights, more steps, another --learning_rate or more rows; without a "
             "gain, "
         ) * (value < 1)
+        enough = {"majority": "a constant answer", "untrained": "the initial model"}
         print(
             f"warning: {metric} {value:.4f} is not above {values[best]:.4f} of {best}{near}: "
-            f"{advice}{'a constant answer' if best == 'majority' else 'a model of words'} is enough"
+            f"{advice}{enough.get(best, 'a model of words')} is enough"
         )

@@ -26,8 +26,9 @@ def make_batch(
 
     Returns:
       A dict of `input_word_ids`, `input_mask` (1 = real) and `input_type_ids`, int32
-      [rows * sequences_per_example, length]; the labels, [rows, ...]; `example`, int32 [rows]; and
-      `weight`, float32 [rows], which is 0 for padding rows and else 1.
+      [rows, length], with several sequences per example [rows, sequences_per_example, length]; the
+      labels, [rows, ...]; `example`, int32 [rows]; and `weight`, float32 [rows], which is 0 for
+      padding rows and else 1.
     """
     k = sequences.sequences_per_example
     taken = tf.maximum(examples, 0)
@@ -38,10 +39,16 @@ def make_batch(
     places = tf.where(is_real, begins[:, tf.newaxis] + positions, 0)
     first_lengths = tf.cast(tf.gather(sequences.first_lengths, rows), tf.int64)
     is_second = positions >= first_lengths[:, tf.newaxis]
-    return {
+    inputs = {
         "input_word_ids": tf.where(is_real, tf.gather(sequences.pieces, places), 0),
         "input_mask": tf.cast(is_real, tf.int32),
         "input_type_ids": tf.cast(is_real & is_second, tf.int32),
+    }
+    if k > 1:
+        shape = [-1 if examples.shape[0] is None else examples.shape[0], k, length]
+        inputs = {name: tf.reshape(ids, shape) for name, ids in inputs.items()}
+    return {
+        **inputs,
         **{name: tf.gather(values, taken) for name, values in sequences.labels.items()},
         "example": tf.cast(examples, tf.int32),
         "weight": tf.cast(examples >= 0, tf.float32),

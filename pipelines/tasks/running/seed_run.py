@@ -14,7 +14,7 @@ from absl import flags
 
 from albert_tf import optimization
 from albert_tf.checkpoints import model_directory, saved_model
-from albert_tf.checkpoints.opening import EXPORT
+from albert_tf.checkpoints.opening import EXPORT, OpenModel
 from albert_tf.jobs import program
 from albert_tf.jobs.settings import setting
 from albert_tf.storage import files
@@ -27,7 +27,7 @@ from ...training.train_step import TrainStep
 from ..reading.dev_split import SharedTexts
 from ..reading.sequences import Sequences
 from ..scoring.figures import draw_learning_curves
-from ..task import Outputs, Task, create_model
+from ..task import Answers, Outputs, Task, create_model
 from .batches import Prediction, training_dataset
 from .results import RESULTS_FILE
 
@@ -117,10 +117,7 @@ def run_seed(run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int)
         files.write_atomically(path, json.dumps(kept) + "\n")
     model, optimizer = _create_model(job, seed)
     if initial and not has_checkpoint(run.model_dir):
-        if initial.format == EXPORT:
-            saved_model.restore_encoder(model.encoder, initial.path)
-        else:
-            model_directory.restore_encoder(model.encoder, initial.checkpoint)
+        _restore_encoder(model, initial)
     # TPUs and XLA require all batches to have the same shape.
     length = (job.max_seq_length, settings.jit_compile or is_tpu(run.strategy))
     rows = settings.global_batch_size // settings.gradient_accumulation_steps
@@ -243,6 +240,24 @@ def _restore_best(run: Run, model: tf.keras.Model, loop: LoopSettings) -> int:
     check_hosts_agree(run.strategy, step, run.settings)
     model_directory.restore_weights(model, weights)
     return step
+
+
+def _restore_encoder(model: tf.keras.Model, initial: OpenModel) -> None:
+    if initial.format == EXPORT:
+        saved_model.restore_encoder(model.encoder, initial.path)
+    else:
+        model_directory.restore_encoder(model.encoder, initial.checkpoint)
+
+
+def answers_untrained(job: Finetuning, split: TaskSplit) -> Answers:
+    """Returns the answers of the initial weights. On several hosts, only the caller computes."""
+    strategy = tf.distribute.get_strategy()
+    model, _ = _create_model(dataclasses.replace(job, strategy=strategy), job.random_seeds[0])
+    if job.initial.weights:
+        _restore_encoder(model, job.initial.weights)
+    rows = job.settings.global_batch_size
+    outputs = Prediction(strategy, model, rows, job.max_seq_length, False)(split.sequences)
+    return job.task.answers(split.examples, split.features, outputs)
 
 
 def _create_model(

@@ -29,7 +29,9 @@ def test_a_batch_is_its_examples_padded(per_example):
     assert batch["label"].tolist() == [28, 0, 0, 35, 28]
     assert batch["weight"].tolist() == [1, 0, 1, 1, 1]
     assert batch["example"].tolist() == [4, -1, 0, 5, 4]
-    assert batch["input_word_ids"].shape == (5 * per_example, 96)
+    inputs = {name: values for name, values in batch.items() if name.startswith("input_")}
+    assert inputs["input_mask"].shape == ((5, 96) if per_example == 1 else (5, per_example, 96))
+    batch.update({name: values.reshape(-1, 96) for name, values in inputs.items()})
     rows = [example * per_example + k for example in (4, 0, 0, 5, 4) for k in range(per_example)]
     for out, row in enumerate(rows):
         pieces, first = pieces_of(sequences)[row], sequences.first_lengths[row]

@@ -1,0 +1,264 @@
+"""Embeddings: losses, forms of data, ranks, and what is refused."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipelines.tasks.embedding import EmbeddingTask
+from pipelines.tasks.embedding_losses import ranking_losses, score_losses
+from pipelines.tasks.scoring.embeddings import ranks, vectors_of_words
+from pipelines.training.settings import LoopSettings
+from tests.builders import raises_one_line, run_task, write_json_lines
+from tests.conftest import WORDS
+from tests.jobs import log
+from tests.replicas import mirrored
+
+
+def unit(*shape, seed=1):
+    vectors = np.random.default_rng(seed).normal(size=shape)
+    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+
+
+def plain_ranking_loss(vectors, texts, temperature):
+    """The definition, one pair of texts at a time."""
+    number, total = len(vectors), 0.0
+    cosine = {
+        (a, b): vectors[a[0], a[1]] @ vectors[b[0], b[1]] / temperature
+        for a in np.ndindex(vectors.shape[:2])
+        for b in np.ndindex(vectors.shape[:2])
+    }
+    for own in range(number):
+        first, second = texts[own][:2]
+        others = [
+            j for j in range(number) if j != own and texts[j][0] != first and texts[j][1] != second
+        ]
+        of_second = [cosine[(own, 0), (j, 1)] for j in others if texts[j][1] != first]
+        of_second += [
+            cosine[(own, 0), (j, 2)]
+            for j in range(number)
+            if len(texts[j]) == 3 and texts[j][2] not in (first, second)
+        ]
+        of_first = [cosine[(own, 1), (j, 0)] for j in others if texts[j][0] != second]
+        right = cosine[(own, 0), (own, 1)]
+        for logits in (of_second, of_first):
+            total += np.log(np.exp([right, *logits]).sum()) - right
+    return total / 2 / number
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [[0, 1], [2, 3], [4, 5], [6, 7]],
+        [[0, 0], [1, 1], [0, 0], [2, 2]],  # plain text, one text twice
+        [[0, 1], [0, 2], [3, 1], [2, 4]],  # a common first, a common second, first as a second text
+        [[0, 1, 2], [3, 4, 5], [6, 7, 1], [8, 9, 6]],
+    ],
+)
+def test_ranking_losses(texts):
+    vectors = unit(4, len(texts[0]), 5)
+    found = ranking_losses(tf.constant(vectors), tf.constant(texts), 0.2)
+    assert np.mean(found) == pytest.approx(plain_ranking_loss(vectors, texts, 0.2), rel=1e-5)
+
+
+def test_score_losses():
+    vectors, scores = unit(5, 2, 6), np.array([0.5, 3, 3, 5, 1], np.float32)
+    cosines = (vectors[:, 0] * vectors[:, 1]).sum(axis=1)
+    terms = [
+        np.exp((cosines[j] - cosines[i]) / 0.05)
+        for i in range(5)
+        for j in range(5)
+        if scores[i] > scores[j]
+    ]
+    found = score_losses(tf.constant(vectors), tf.constant(scores), 0.05).numpy()
+    np.testing.assert_allclose(found, [np.log(1 + sum(terms))] * 5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels"),
+    [
+        (ranking_losses, np.array([[0, 1], [2, 3], [0, 4], [5, 3]], np.int32)),
+        (score_losses, np.array([1, 2, 2, 3], np.float32)),
+    ],
+)
+def test_two_replicas_equal_one(loss, labels):
+    vectors = unit(4, 2, 6)
+
+    def gradient(vectors, labels):
+        with tf.GradientTape() as tape:
+            tape.watch(vectors)
+            losses = loss(vectors, labels, 0.1)
+            total = tf.reduce_sum(losses) / 4
+        return losses, tape.gradient(total, vectors)
+
+    expected = gradient(tf.constant(vectors), tf.constant(labels))
+
+    def of_replica():
+        begin = 2 * tf.distribute.get_replica_context().replica_id_in_sync_group
+        return gradient(*(tf.constant(x)[begin : begin + 2] for x in (vectors, labels)))
+
+    strategy = mirrored()
+    found = strategy.run(tf.function(of_replica))
+    for ours, theirs in zip(found, expected):
+        parts = strategy.experimental_local_results(ours)
+        np.testing.assert_allclose(np.concatenate(parts), theirs, rtol=2e-5, atol=1e-6)
+
+
+def test_ranks():
+    texts = [("a", "x"), ("b", "y"), ("a", "z"), ("c", "x"), ("d", "w")]
+    first, second = unit(5, 6), unit(5, 6, seed=2)
+    second[3] = second[0]
+    found = ranks(first, second, texts)
+    for row, (one, other) in enumerate(texts):
+        partners = {b for a, b in texts if a == one} - {other}
+        others = {b: second[[t[1] for t in texts].index(b)] for _, b in texts}
+        cosines = {b: first[row] @ v for b, v in others.items() if b not in partners}
+        assert found[row] == 1 + sum(c > cosines[other] for c in cosines.values())
+    vectors = vectors_of_words([("a b", "b c"), ("d", "e"), ("d", "d")])["words in common"]
+    assert (vectors[0] @ vectors[1].T).toarray().round(3).tolist() == [
+        [0.5, 0, 0],
+        [0, 0, 1],
+        [0, 0, 1],
+    ]
+    # The second pair has no word in common: its text ties with the third one.
+    assert ranks(*vectors, [("a b", "b c"), ("d", "e"), ("f", "d")]).tolist() == [1, 2.5, 1]
+
+
+PAIRS = [
+    {"text": f"{a} {b}", "second": f"{b} {a} now"[i % 3 * 2 :], "score": i % 5, "no": "far away"}
+    for i, (a, b) in enumerate(zip(WORDS, WORDS[7:]))
+]
+
+
+def make_task(
+    directory, dev=("text", "second"), train=("text", "second"), columns=None, rows=PAIRS
+):
+    files = {
+        split: write_json_lines(
+            directory / f"{split}.jsonl", [{n: r[n] for n in names} for r in part]
+        )
+        for split, names, part in (("train", train, rows[:30]), ("dev", dev, PAIRS[30:]))
+        if names
+    }
+    return EmbeddingTask("embedding", files, {"text_pair": "second", **(columns or {})})
+
+
+SCORE, NEGATIVE = {"label": "score"}, {"negative": "no"}
+SCORED = ("text", "second", "score")
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "columns", "texts", "metric"),
+    [
+        (SCORED, SCORED, SCORE, 2, "spearman"),
+        (("text", "second", "no"), ("text", "second"), NEGATIVE, 3, "mrr_at_10"),
+        (("text",), SCORED, SCORE, 2, "spearman"),
+        (("text", "second"), SCORED, SCORE, 2, "spearman"),
+    ],
+)
+def test_forms(tmp_path, train, dev, columns, texts, metric):
+    task = make_task(tmp_path, dev, train, columns)
+    examples = task.read("train")
+    assert [len([*e.texts()]) for e in examples] == [texts] * 30
+    assert examples[0].is_answered == ("score" in train) and task.best_metric == metric
+    assert task.hidden_dropout_prob == (None if "second" in train else 0.1)
+    assert [len([*e.texts()]) for e in task.read("dev")] == [2] * len(PAIRS[30:])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"columns": {"text_pair": None}}, "--dev_file: name the column of the second texts"),
+        ({"columns": {"text_pair": "secnd"}}, "no field 'secnd'"),
+        (
+            {"columns": {"label": "scor"}},
+            r"--label_column: no column 'scor' in .*train.jsonl, .*dev",
+        ),
+        ({"columns": NEGATIVE}, "no field 'no'"),
+        ({"train": ("text",), "dev": ()}, "no field 'second'"),
+        (
+            {"rows": [{"text": t, "second": "same"} for t in WORDS]},
+            "'second': the second is the same",
+        ),
+    ],
+)
+def test_refusals(tmp_path, arguments, error):
+    task = make_task(tmp_path, **arguments)
+    with raises_one_line(error):
+        examples = [task.read(split) for split in task.files]
+        task.weighted(examples[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        (
+            {"gradient_accumulation_steps": 2},
+            "--gradient_accumulation_steps: the loss of embeddings",
+        ),
+        ({"freeze_encoder": True}, "--freeze_encoder"),
+        ({"global_batch_size": 1}, "--global_batch_size"),
+        ({"hidden_dropout_prob": 0.0}, "--hidden_dropout_prob=0: without dropout"),
+    ],
+)
+def test_objections(tmp_path, pretrained, settings, error):
+    task = make_task(tmp_path, SCORED, ("text",), SCORE)
+    with raises_one_line(error):
+        run_task(task, pretrained, tmp_path / "out", **settings)
+
+
+def test_notes_of_rows(tmp_path):
+    rows = [
+        dict(row, second=row["text"] if i < 2 else row["second"]) for i, row in enumerate(PAIRS)
+    ]
+    rows[5]["text"] = " "
+    task = make_task(tmp_path, rows=rows)
+    notes = task.summarise(task.read("train"))
+    assert notes[0] == "pairs that belong together, 30 different second texts"
+    assert notes[1:] == [
+        "warning: 2 pairs of equal texts: there is nothing to learn",
+        "warning: 1 rows with an empty text",
+    ]
+
+
+def check_training(task, pretrained, directory, **changes):
+    """Returns the best metric on dev: of the model, and of each baseline."""
+    summary = run_task(task, pretrained, directory, baselines=None, max_seq_length=16, **changes)
+    metric, baselines = task.best_metric, summary["dev"]["baselines"]
+    assert [*baselines] == ["words in common", "TF-IDF", "untrained"]
+    for found in baselines.values():
+        low, high = found["intervals"][metric]
+        assert low < found["metrics"][metric] < high
+    return summary["dev"]["median"][metric], {
+        n: of["metrics"][metric] for n, of in baselines.items()
+    }
+
+
+def test_training_with_controls(tmp_path, pretrained, eager):
+    task = make_task(tmp_path, SCORED, SCORED, SCORE)
+    found, baselines = check_training(
+        task,
+        pretrained,
+        tmp_path / "out",
+        num_train_steps=2,
+        num_warmup_steps=1,
+        loop=LoopSettings(steps_per_loop=2, save_checkpoint_steps=2, eval_steps=2),
+    )
+    assert found != baselines["untrained"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("train", "dev"),
+    [
+        (SCORED, SCORED),
+        (("text", "second"),) * 2,
+        (("text", "second", "no"), ("text", "second")),
+        (("text",), SCORED),
+    ],
+)
+def test_training_of_all_forms(tmp_path, pretrained, train, dev):
+    columns = {**(SCORE if "score" in dev else {}), **(NEGATIVE if "no" in train else {})}
+    task = make_task(tmp_path, dev, train, columns)
+    check_training(task, pretrained, tmp_path / "out", num_train_steps=40)
+    losses = [entry["loss"] for entry in log(tmp_path / "out/seed_1") if "loss" in entry]
+    assert losses[-1] < losses[0]
