@@ -39,7 +39,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import require_tensorflow_text
 from . import signatures
 from .kinds import MODULES
-from .loading import load_module, open_checkpoint, untrained_outputs
+from .loading import load_module, notes_on_outputs, open_checkpoint
 from .modules.serving_module import ServedCheckpoint, ServingModule
 from .preprocessor import PREPROCESSOR_DIR, Preprocessor
 from .verify import BFLOAT16_TOLERANCE, verify
@@ -139,9 +139,8 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
     )
     table = MODULES[served.kind].table.values()
     outputs = {name for signature in table for name in signature.outputs}
-    if names := ", ".join(untrained_outputs(served, outputs)):
-        instead = "use mean_pooled_output as embedding"
-        print(f"  not trained by the last run (--sentence_objective=none): {names}; {instead}")
+    for note in notes_on_outputs(served, outputs):
+        print(f"  {note}")
     module, exact = load_module(served), None
     if precision == "bfloat16":
         exact = load_module(dataclasses.replace(served, precision="float32"))

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
+from albert_tf.answering.sentences import pooled
 from albert_tf.encoder import cls_only_positions
 from albert_tf.kinds import KINDS
 from albert_tf.storage import files
@@ -24,7 +25,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text import tokenizer_json
 from albert_tf.text.packing import FEATURES, model_inputs
 from .kinds import ENCODER, MODULES, PRETRAINING
-from .loading import load_module, open_checkpoint, untrained_outputs
+from .loading import load_module, notes_on_outputs, open_checkpoint
 from .modules.serving_module import ServedCheckpoint, ServingModule
 
 
@@ -65,6 +66,9 @@ def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.
     kind = KINDS[module.served.kind]
     positions = cls_only_positions(inputs["input_word_ids"]) if kind.has_pooler else None
     encoded = module.encoder(inputs, positions=positions)
+    if not kind.our_head:
+        pooling = module.served.task["pooling"]
+        return kind.answers(pooled(encoded["sequence_output"], inputs["input_mask"], pooling))
     head = getattr(module.model, kind.our_head.partition("/")[0]).output_dense
     output = encoded["pooled_output" if kind.has_pooler else "sequence_output"]
     answers = kind.answers(head(output))
@@ -125,8 +129,8 @@ def write(
     print(f"{output}: {module.served.kind}{form}, {size}")
     for name, difference in found.items():
         print(f"  {name}: at most {difference:.1e} from the model's own")
-    if names := ", ".join(untrained_outputs(module.served, found)):
-        print(f"  not trained by the last run (--sentence_objective=none): {names}")
+    for note in notes_on_outputs(module.served, found):
+        print(f"  {note}")
 
 
 def description(served: ServedCheckpoint, output: str) -> dict:

@@ -5,7 +5,7 @@ albert_tf/kinds.py defines the models and their outputs. To add a kind, see test
 
 from albert_tf.kinds import KINDS
 from .modules import classification_module as classification
-from .modules.pretraining_module import EncoderModule, PreTrainingModule
+from .modules.pretraining_module import EmbedderModule, EncoderModule, PreTrainingModule
 from .modules.question_answering_module import QuestionAnsweringModule
 from .modules.serving_module import ServingModule
 from .modules.token_classification_module import TokenClassifierModule
@@ -16,6 +16,7 @@ PRETRAINING, ENCODER = "pretraining", "encoder"
 MODULES: dict[str, type[ServingModule]] = {
     PRETRAINING: PreTrainingModule,
     ENCODER: EncoderModule,
+    "embedder": EmbedderModule,
     "classifier": classification.ClassifierModule,
     "regressor": classification.RegressorModule,
     "multilabel": classification.MultiLabelModule,

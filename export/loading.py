@@ -68,9 +68,15 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
     return MODULES[served.kind](model, served)
 
 
-def untrained_outputs(served: ServedCheckpoint, outputs: Container[str]) -> list[str]:
-    """Returns those `outputs` that pre-training with --sentence_objective=none did not train."""
-    settings = model_directory.recorded_settings(served.model_dir)
-    if settings.get("sentence_objective") != "none":
-        return []
-    return [name for name in _SENTENCE_OUTPUTS if name in outputs]
+def notes_on_outputs(served: ServedCheckpoint, outputs: Container[str]) -> list[str]:
+    """Returns lines about those `outputs` that training did not aim at."""
+    settings, notes = model_directory.recorded_settings(served.model_dir), []
+    untrained = ", ".join(name for name in _SENTENCE_OUTPUTS if name in outputs)
+    if untrained and settings.get("sentence_objective") == "none":
+        notes.append(f"not trained by the last run (--sentence_objective=none): {untrained}")
+    if "mean_pooled_output" in outputs:
+        notes.append(
+            "not trained to compare texts: mean_pooled_output (pipelines.finetune "
+            "--task=embedding trains such vectors; export them as kind embedder)"
+        )
+    return notes

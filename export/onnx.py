@@ -41,7 +41,8 @@ _COMPARED_LENGTHS = ((2,), (17, 5, 11), (64, 23))  # lengths of the rows, per ba
 _OPSET, _IR_VERSION = 20, 9  # from 2023; the first with the tanh form of Gelu
 _PARTS = "encoder|classifier|span|masked_lm|sentence_order"  # parts of a model with weights
 # TensorFlow ops that a Kind's `answers` may use, and the ONNX ops that compute the same.
-_OPS = {op: op for op in ("Identity", "MatMul", "Sigmoid", "Softmax")} | {"AddV2": "Add"}
+_OPS = {op: op for op in ("Identity", "MatMul", "Mul", "Sigmoid", "Softmax", "Sqrt")}
+_OPS |= {"AddV2": "Add", "Maximum": "Max", "RealDiv": "Div", "Sum": "ReduceSum"}
 
 
 def define_flags() -> None:
@@ -147,14 +148,32 @@ class _Graph:
                 "sequence_output": (sequence_output, ["batch", "seq_len", hidden]),
                 "pooled_output": (pooled_output, ["batch", hidden]),
             }
+        if not kind.our_head:
+            pooled = self._pool(sequence_output, served.task["pooling"])
+            return self._answers(kind, pooled, ["batch"], hidden)
         logits = self._dense(pooled_output if pooled_alone else sequence_output, kind.our_head)
         shape = ["batch"] if pooled_alone else ["batch", "seq_len"]
-        return self._answers(kind, logits, shape)
+        return self._answers(kind, logits, shape, kind.num_outputs(served.task))
 
-    def _answers(self, kind: Kind, logits: str, shape: list) -> dict[str, tuple[str, list]]:
+    def _pool(self, output: str, pooling: str) -> str:
+        """Adds sentences.pooled; returns the name of its output [b, H]."""
+        if pooling == "cls":
+            return self._op("Gather", output, self._constant(0), axis=1)
+        mask = self._op("Cast", "input_mask", to=self.onnx.TensorProto.FLOAT)
+        weights = self._op("Unsqueeze", mask, self._constant([2]))
+        positions = self._constant([1])
+        sums = (
+            self._op("ReduceSum", values, positions, keepdims=0)
+            for values in (self._op("Mul", output, weights), weights)
+        )
+        return self._op("Div", *sums)
+
+    def _answers(
+        self, kind: Kind, logits: str, shape: list, width: int
+    ) -> dict[str, tuple[str, list]]:
         """Adds the TensorFlow ops of `kind.answers`; returns the same as `_outputs`."""
         served = self.module.served
-        spec = tf.TensorSpec([None] * len(shape) + [kind.num_outputs(served.task)])
+        spec = tf.TensorSpec([None] * len(shape) + [width])
         function = tf.function(kind.answers).get_concrete_function(spec)
         fixed_graph.check_width(served, function.structured_outputs)
         names = {function.inputs[0].name: logits}

@@ -133,8 +133,15 @@ PRETRAINING = {
     "sop": Signature(_TOKENS, {**_ENCODED, "sop_log_probs": "float32 [batch, 2]", **_ERROR}),
 }
 
-# Embeds texts.
+# Embeds texts with an encoder that was not trained to compare them.
 ENCODER = {"serving_default": Signature(_TEXT, {**_EMBEDDED, **_UNKNOWN_SHARE}), **COMMON}
+
+# Embeds texts. Vectors have length 1, so a dot product is a cosine.
+EMBEDDER = {
+    "serving_default": Signature(_TEXT, {"embedding": "float32 [batch, hidden_size]"}),
+    **_UNKNOWN,
+    **COMMON,
+}
 
 # Predicts the label of a text, or a pair if the task has pairs.
 CLASSIFIER = {

@@ -2,7 +2,13 @@
 
 import tensorflow as tf
 
-from albert_tf.answering.sentences import mask_pieces, mean_output, word_numbers
+from albert_tf.answering.sentences import (
+    mask_pieces,
+    mean_output,
+    pooled,
+    unit_length,
+    word_numbers,
+)
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.masks import tokenize_around_masks
 from albert_tf.text.packing import FEATURES
@@ -25,6 +31,17 @@ class EncoderModule(TextModule):
             "mean_pooled_output": mean_output(encoded["sequence_output"], tokens["input_mask"]),
             "unknown_share": self.share_of_unknown(tokens),
         }
+
+
+class EmbedderModule(TextModule):
+    """Embeds texts with a model that was fine-tuned to compare them."""
+
+    table = signatures.EMBEDDER
+
+    def answer(self, tokens: dict) -> dict:
+        """See ServingModule.answer."""
+        output = self.encode(**tokens)["sequence_output"]
+        return unit_length(pooled(output, tokens["input_mask"], self.served.task["pooling"]))
 
 
 class PreTrainingModule(EncoderModule):

@@ -1,5 +1,6 @@
 """Embeddings: trains an encoder so that the cosine of two texts says how close they are."""
 
+import array
 import copy
 import dataclasses
 import os
@@ -299,15 +300,15 @@ def _pairs(examples: Iterable[EmbeddingExample]) -> list[tuple[str, str]]:
 
 def _to_score(rows: Iterable[dict]) -> tuple[list[np.ndarray], Mapping[str, Any]]:
     """Returns columns of the rows, and the metrics that apply to them."""
-    found: list[list[float]] = []
     metrics: Mapping[str, Any] = {}
-    names: tuple[str, ...] = ()
+    columns: dict[str, array.array] = {}
     for row in rows:
-        if not names:
-            metrics, names = (
-                (OF_RANKS, ("rank",)) if "rank" in row else (OF_SCORES, ("label", "prediction"))
-            )
-        if names[0] not in row:
+        if not columns:
+            metrics = OF_RANKS if "rank" in row else OF_SCORES
+            names = ("rank",) if "rank" in row else ("label", "prediction")
+            columns = {name: array.array("d") for name in names}
+        if not columns.keys() <= row.keys():
             return [], {}
-        found.append([row[name] for name in names])
-    return [*np.array(found).T], metrics
+        for name, column in columns.items():
+            column.append(row[name])
+    return [*map(np.array, columns.values())], metrics

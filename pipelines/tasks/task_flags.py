@@ -99,6 +99,7 @@ def define_task_flags() -> None:
         lower_bound=2,
     )
     _define_flags_of_some_tasks()
+    _define_embedding_flags()
 
 
 def _define_flags_of_some_tasks() -> None:
@@ -117,22 +118,6 @@ def _define_flags_of_some_tasks() -> None:
     flags.DEFINE_string("id_column", None, "Column of the row's id. Default: the row's number.")
     flags.DEFINE_string("question_column", None, "multiple_choice: column of the question.")
     flags.DEFINE_string("options_column", "options", "multiple_choice: column of the options.")
-    flags.DEFINE_string(
-        "negative_column", None, "embedding: column of a text that does not belong to the first."
-    )
-    flags.DEFINE_enum(
-        "pooling",
-        "mean",
-        POOLINGS,
-        "embedding: a text's vector is the mean of the last block's outputs, or that at [CLS].",
-    )
-    flags.DEFINE_float(
-        "similarity_temperature",
-        TEMPERATURE,
-        "embedding: divisor of the cosines in the loss. A lower value weights close texts more.",
-        1e-3,
-        1.0,
-    )
     flags.DEFINE_list(
         "labels",
         None,
@@ -166,6 +151,25 @@ def _define_flags_of_some_tasks() -> None:
         SquadTask.null_threshold,
         "SQuAD 2.0: predict no answer if the null odds exceed this threshold. results.json "
         "contains the best threshold on dev.",
+    )
+
+
+def _define_embedding_flags() -> None:
+    flags.DEFINE_string(
+        "negative_column", None, "embedding: column of a text that does not belong to the first."
+    )
+    flags.DEFINE_enum(
+        "pooling",
+        "mean",
+        POOLINGS,
+        "embedding: a text's vector is the mean of the last block's outputs, or that at [CLS].",
+    )
+    flags.DEFINE_float(
+        "similarity_temperature",
+        TEMPERATURE,
+        "embedding: divisor of the cosines in the loss. A lower value weights close texts more.",
+        1e-3,
+        1.0,
     )
 
 

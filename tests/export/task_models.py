@@ -11,6 +11,7 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from export.loading import load_module, open_checkpoint
 from export.modules.serving_module import ServingModule
 from pipelines.tasks.classification import ClassificationTask
+from pipelines.tasks.embedding import EmbeddingTask
 from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.multiple_choice import MultipleChoiceTask
 from pipelines.tasks.squad import SquadTask
@@ -42,6 +43,8 @@ TASKS = {
     "multilabel": MultiLabelTask(
         "multilabel", {}, {"text": "first", "text_pair": "second"}, LABELS
     ),
+    "embedder": EmbeddingTask("embedding", {}),
+    "embedder, cls": EmbeddingTask("embedding", {}, pooling="cls"),
     "multiple_choice": MultipleChoiceTask("multiple_choice", {}, {}, 19, 3),
     "cloze": MultipleChoiceTask("multiple_choice", {}, {}, 19, 3, "_"),
     "token_classifier": token_classification(("O", "B-á", "I-á", "S-b", "E-á", "I-b")),

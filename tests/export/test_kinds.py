@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import albert_tf
 from albert_tf.text.entities import find_entities
 from export import kinds, serving, verify
 from export.signatures import COMMON
 from export.verify import _LONG_TEXTS, _TEXTS, padded
+from pipelines import predict
 from pipelines.tasks.classification import Example
+from pipelines.tasks.embedding import EmbeddingExample
 from pipelines.tasks.multiple_choice import MultipleChoiceExample
 from pipelines.tasks.reading.squad_files import Question
 from pipelines.tasks.reading.token_files import TokenExample, of_text
@@ -94,6 +97,25 @@ def test_texts_and_pairs(module_of, tmp_path, name):
     assert [label.decode() for label in serve(module, "labels")["labels"]] == list(LABELS)
 
 
+@pytest.mark.parametrize("name", ["embedder", "embedder, cls"])
+def test_embeddings(module_of, name):
+    texts = make_texts(20, 4)
+    module = module_of(name)
+    found = ask(module, text=texts)["embedding"]
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
+    module.model.trained_length = module.max_seq_length
+    embed = albert_tf.TextEmbedder(
+        module.model, module.served.tokenizer, name.partition(", ")[2] or "mean"
+    )
+    np.testing.assert_allclose(found, embed(texts), atol=1e-5)
+    directory = module.served.model_dir
+    rows = predict.load(directory).predict(texts)
+    np.testing.assert_allclose([row["embedding"] for row in rows], found, atol=1e-5)
+    examples = [EmbeddingExample(str(i), text) for i, text in enumerate(texts)]
+    share = serve(module, "unknown_share", text=texts)
+    check_shares(TASKS[name], module, examples, share)
+
+
 def test_choices(module_of, tmp_path):
     contexts, questions = make_texts(20, 1), make_texts(20, 2, longest=9)[::-1]
     questions[3] += " _ , _"
@@ -148,7 +170,7 @@ def test_answers_to_questions(module_of, tmp_path, name):
 
 
 # All but those whose graphs have parts of the others alone.
-LIKE = ("classifier of texts", "regressor", "cloze", "question_answering, 2.0")
+LIKE = ("classifier of texts", "regressor", "cloze", "question_answering, 2.0", "embedder, cls")
 UNLIKE = ["pretraining", *(name for name in TASKS if name not in LIKE)]
 
 

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from albert_tf.jobs import job_directory
@@ -17,8 +18,8 @@ from ..reading.tables import quoted_row
 from ..task import Task, read_files
 from .fine_tuned import AnsweringModel
 
-# Maps the ending of the output's name to the column separator, or to None for JSON and Parquet.
-_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".parquet": None}
+# Maps the ending of the output's name to the column separator, or to None for other formats.
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".npy": None, ".parquet": None}
 
 
 def check_output_name(path: str) -> None:
@@ -66,7 +67,7 @@ def predict_file(
             paths, number = _write_parts(task, model, input_files, parts, report)
             with files.whole_files(os.path.dirname(output_file)) as local_path:
                 partial = local_path(os.path.basename(output_file))
-                rows = _written(paths, partial, output_file)
+                rows = _written(paths, partial, output_file, number)
                 metrics = task.score(rows)
                 collections.deque(rows, maxlen=0)  # iterating writes the rows
                 rows = itertools.chain.from_iterable(map(_rows_of_part, paths))
@@ -123,9 +124,15 @@ def _rows_of_part(path: str) -> Iterator[dict]:
     yield from map(json.loads, lines[:-1])
 
 
-def _written(parts: Sequence[str], path: str, output_file: str) -> Iterator[dict]:
-    """Writes the rows of parts to `path` in the format of `output_file`, and yields each row."""
+def _written(parts: Sequence[str], path: str, output_file: str, number: int) -> Iterator[dict]:
+    """Writes the rows of parts to `path` in the format of `output_file`, and yields each row.
+
+    `number` is the number of rows.
+    """
     ending = os.path.splitext(output_file)[1]
+    if ending == ".npy":
+        yield from _written_vectors(parts, path, number)
+        return
     if ending == ".parquet":
         yield from parquet.written(
             [functools.partial(_rows_of_part, p) for p in parts], path, output_file
@@ -148,4 +155,16 @@ def _written(parts: Sequence[str], path: str, output_file: str) -> Iterator[dict
                     "separately"
                 )
             file.write(quoted_row(row.values(), separator))
+            yield row
+
+
+def _written_vectors(parts: Sequence[str], path: str, number: int) -> Iterator[dict]:
+    """Writes the column `embedding` as an array, float32 [rows, H], and yields each row."""
+    with open(path, "wb") as file:
+        for row in itertools.chain.from_iterable(map(_rows_of_part, parts)):
+            vector = np.array(row["embedding"], np.float32)
+            if not file.tell():
+                header = {"descr": "<f4", "fortran_order": False, "shape": (number, len(vector))}
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(vector.tobytes())
             yield row

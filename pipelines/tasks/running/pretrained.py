@@ -12,7 +12,8 @@ from albert_tf.storage.errors import UserError
 from ..classification import ClassificationTask, Example
 from .fine_tuned import ROWS_PER_PART
 
-ANSWERS = ("score", "mean_embedding", "cls_embedding")
+EMBEDDINGS = ("mean_embedding", "cls_embedding")
+ANSWERS = ("score", *EMBEDDINGS)
 # A text of n pieces is scored in n rows, so a part that takes minutes has fewer texts.
 SCORED_ROWS_PER_PART = 256
 
