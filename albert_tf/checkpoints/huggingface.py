@@ -16,7 +16,7 @@ import safetensors
 import safetensors.numpy
 import tensorflow as tf
 
-from albert_tf.checkpoints import name_map, reference_config
+from albert_tf.checkpoints import name_map, reference_config, sentence_transformers
 from albert_tf.checkpoints.model_directory import (
     RUN_FILE,
     TASK_FILE,
@@ -115,8 +115,8 @@ def read(
     table, skipped = name_map.BERT_TABLE if family == "bert" else None, _NOT_WEIGHTS
     if task:
         kind, allow_missing = KINDS[task["kind"]], None
-        table = name_map.fine_tuned_table(kind, task)
-        skipped += "" if kind.has_pooler else r"|albert\.pooler\..*"
+        table = name_map.fine_tuned_table(kind, task, table)
+        skipped += "" if kind.has_pooler else rf"|{family}\.pooler\..*"
     notes = []
     if family == "albert" and values.get("hidden_act") == "gelu" and config.hidden_act == "gelu":
         # Hugging Face's configs for ALBERT v1 have "gelu", but training used the tanh form.
@@ -197,6 +197,8 @@ def write(
         kind = KINDS[task["kind"]]
         architecture, table = kind.architecture, name_map.fine_tuned_table(kind, task)
         of_task = _values_of_task(config, task, kind)
+        if not kind.our_head:
+            sentence_transformers.write(directory, task, config.hidden_size)
         files.write_json(os.path.join(directory, TASK_FILE), task)
     elif _is_bert(config):
         family, architecture, table = "bert", "BertForPreTraining", name_map.BERT_TABLE

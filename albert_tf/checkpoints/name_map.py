@@ -163,11 +163,16 @@ class Imported(NamedTuple):
     notes: list[str]  # for the user
 
 
-def fine_tuned_table(kind: Kind, task: dict) -> Table:
-    """Returns the table of a fine-tuned model; `task` is the content of its task.json."""
-    encoder = [row for row in _TABLE if row[0].startswith("encoder/")]
+def fine_tuned_table(kind: Kind, task: dict, table: Table = None) -> Table:
+    """Returns the table of a fine-tuned model, given the table of its pre-trained model.
+
+    `task` is the content of its task.json.
+    """
+    encoder = [row for row in table or _TABLE if row[0].startswith("encoder/")]
     if not kind.has_pooler:  # Hugging Face's model has no pooler either
         encoder = [row for row in encoder if row[0] != "encoder/pooler"]
+    if not kind.our_head:
+        return (*encoder,)
     head = (kind.our_head, "", kind.torch_head, "dense", ("H", kind.num_outputs(task)))
     return (*encoder, head)
 
