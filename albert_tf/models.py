@@ -273,7 +273,9 @@ class AlbertForEmbedding(_AlbertModel):
     def call(self, inputs, dropout_seed=None, training=None):
         """Returns {"embedding": float32 [b, H]}, or [b, n, H] for n texts an example.
 
-        Inputs are int32 [b, L], or [b, n, L]. For the other arguments see AlbertEncoder.call.
+        Inputs are int32 [b, L], or [b, n, L]. The latter are computed without padding (`unpad` of
+        AlbertEncoder.call, also for the other arguments), because an example's texts, such as a
+        question and a paragraph, differ in length.
         """
         inputs = as_dict(inputs)
         ids = inputs.get("input_word_ids")
@@ -283,7 +285,7 @@ class AlbertForEmbedding(_AlbertModel):
         # The last block computes [CLS] only, if no other position is pooled.
         first = tf.zeros([tf.shape(flat["input_word_ids"])[0], 1], tf.int32)
         positions = first if self.pooling == "cls" else None
-        output = self.encoder(flat, dropout_seed, positions)["sequence_output"]
+        output = self.encoder(flat, dropout_seed, positions, unpad=several)["sequence_output"]
         vectors = sentences.pooled(output, flat["input_mask"], self.pooling)
         answers = sentences.unit_length(vectors)
         if several:

@@ -327,8 +327,7 @@ def _prepare(job: Finetuning) -> tuple[Finetuning, dict[str, TaskSplit], dict[st
     lines of the plan that compare each split with train.
     """
     config, tokenizer, _, trained_length = job.initial
-    replicas = job.strategy.num_replicas_in_sync
-    if objection := job.task.objection(config, job.settings, replicas):
+    if objection := job.task.objection(config, job.settings, job.strategy):
         raise UserError(objection)
     length = job.max_seq_length
     program.check_max_seq_length(length, config.max_position_embeddings, trained_length)

@@ -47,8 +47,9 @@ def read_task(directory: str, longest: int) -> dict:
     settings that an embedder does not have.
     """
     path = os.path.join(directory, MODULES_FILE)
-    with tf.io.gfile.GFile(path) as file, refuse_unreadable(f"{path}: expected a list of parts"):
-        paths = {str(of["type"]).rpartition(".")[2]: str(of["path"]) for of in json.load(file)}
+    with refuse_unreadable(f"{path}: expected a list of parts", TypeError):
+        parts = json.loads(tf.io.read_file(path).numpy())
+        paths = {str(of["type"]).rpartition(".")[2]: str(of["path"]) for of in parts}
     if [*paths] not in ([*_PARTS], [*_PARTS[:2]]):
         raise UserError(f"{path}: parts {', '.join(paths)}, expected {', '.join(_PARTS)}")
     path = os.path.join(directory, paths["Pooling"], "config.json")

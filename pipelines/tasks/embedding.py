@@ -12,9 +12,11 @@ import tensorflow as tf
 
 from albert_tf.config import AlbertConfig
 from albert_tf.storage.errors import UserError
+from albert_tf.text.tokenization import AlbertTokenizer
+from ..training.strategy import is_tpu
 from .embedding_losses import ranking_losses, score_losses
 from .reading.examples import AnyExample, id_and_label, required
-from .reading.sequences import Encoder, Packed
+from .reading.sequences import Encoder, Packed, Sequences
 from .reading.split_report import describe_texts
 from .reading.tables import Row, as_number, column_names
 from .scoring.embeddings import OF_RANKS, OF_SCORES, cosines, ranks, vectors_of_words
@@ -68,7 +70,8 @@ class EmbeddingTask(Task):
       quoting: see Task.quoting.
 
     Attributes:
-      is_ranked: whether `answers` ranks second texts, which needs all examples of a split at once.
+      has_whole_splits: whether `encode` and `answers` get all examples of a split at once, as in
+        fine-tuning. Then second texts are ranked, and each different text is encoded once.
     """
 
     fields: ClassVar = {
@@ -95,14 +98,14 @@ class EmbeddingTask(Task):
         super().__init__(name, files, columns)
         self.pooling, self.similarity_temperature = pooling, similarity_temperature
         self.quoting = quoting
-        self.is_ranked = True
+        self.has_whole_splits = True
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
         """See Task.restore. Rows are single texts, unless --text_pair_column is given."""
         task = super().restore(description, columns, quoting)
         assert isinstance(task, cls)
-        task.is_ranked = False
+        task.has_whole_splits = False
         if not task.columns["text_pair"]:
             task.columns["label"] = None
         return task
@@ -163,7 +166,7 @@ class EmbeddingTask(Task):
                 label = as_number(row.cells["label"], row.columns["label"], row.where)
             yield EmbeddingExample(row.id, label=label, **texts)
 
-    def objection(self, config: AlbertConfig, settings: Any, replicas: int) -> str:
+    def objection(self, config: AlbertConfig, settings: Any, strategy: Any) -> str:
         """See Task.objection."""
         if settings.gradient_accumulation_steps > 1:
             return (
@@ -174,10 +177,10 @@ class EmbeddingTask(Task):
             return "--freeze_encoder: embeddings add no layer to train: remove the flag"
         if settings.global_batch_size < 2:
             return "--global_batch_size: the loss of embeddings compares two rows or more"
-        if settings.jit_compile and replicas > 1:
+        if settings.jit_compile or is_tpu(strategy):
             return (
-                "--jit_compile: replicas exchange embeddings within a step, which XLA cannot "
-                "compile: remove the flag"
+                "--jit_compile, --strategy=tpu: embeddings are trained without padding, which XLA "
+                "cannot compile: train on CPUs or GPUs without the flag"
             )
         if self.hidden_dropout_prob and not config.hidden_dropout_prob:
             return (
@@ -196,6 +199,15 @@ class EmbeddingTask(Task):
                     "training rows: there is nothing to learn; expected different values"
                 )
         return self
+
+    def encode(
+        self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
+    ) -> tuple[Sequences, list]:
+        """See Task.encode. The features of `has_whole_splits` are the different texts."""
+        if self.has_whole_splits and not training:
+            texts = dict.fromkeys(text for example in examples for text in example.texts())
+            examples = [EmbeddingExample("", text) for text in texts]
+        return super().encode(examples, tokenizer, max_seq_length, training)
 
     def pack(self, examples: list, first: int, encoder: Encoder) -> Packed:
         """See Task.pack. Each text is one sequence. The features are the examples."""
@@ -253,6 +265,10 @@ class EmbeddingTask(Task):
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers. Columns: id and embedding. For pairs: id, label, cosine and rank."""
         vectors = np.stack([output["embedding"] for output in outputs])
+        if self.has_whole_splits:
+            places = {feature.text: place for place, feature in enumerate(features or ())}
+            places_of = [[places[text] for text in pair] for pair in _pairs(examples)]
+            vectors = vectors[np.array(places_of)]
         if vectors.ndim == 2:
             columns = {"id": [example.id for example in examples]}
             columns["embedding"] = [[round(float(x), 6) for x in row] for row in vectors]
@@ -264,7 +280,7 @@ class EmbeddingTask(Task):
         columns = id_and_label(examples, lambda example: example.label)
         # Use the shortest decimal number that rounds to the same float32.
         columns["prediction"] = [float(str(x)) for x in cosines(first, second).astype(np.float32)]
-        if self.is_ranked and "label" not in columns:
+        if self.has_whole_splits and "label" not in columns:
             columns["rank"] = ranks(first, second, _pairs(examples)).tolist()
         others = np.roll(np.arange(len(examples)), 1)
         return Answers(columns, {"cosine_of_others": cosines(first, second[others]).tolist()})

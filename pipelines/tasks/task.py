@@ -153,7 +153,7 @@ class Task(abc.ABC):
         """Returns a task that weights its losses as the training examples require; checks them."""
         return self
 
-    def objection(self, config: AlbertConfig, settings: Any, replicas: int) -> str:
+    def objection(self, config: AlbertConfig, settings: Any, strategy: Any) -> str:
         """Returns why the task cannot be trained with these FinetuneSettings, or ""."""
         return ""
 

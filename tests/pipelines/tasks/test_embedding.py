@@ -262,3 +262,18 @@ def test_training_of_all_forms(tmp_path, pretrained, train, dev):
     check_training(task, pretrained, tmp_path / "out", num_train_steps=40)
     losses = [entry["loss"] for entry in log(tmp_path / "out/seed_1") if "loss" in entry]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", [None, "score"])
+def test_two_replicas_train_as_one(tmp_path, pretrained, label):
+    names = ("text", "second", *([label] if label else []))
+    task = make_task(tmp_path, names, names, {"label": label or "label"})
+    losses = []
+    for strategy in (mirrored(), tf.distribute.OneDeviceStrategy("/cpu:0")):
+        directory = tmp_path / str(len(losses))
+        loop = LoopSettings(steps_per_loop=1, save_checkpoint_steps=12, eval_steps=0)
+        settings = {"num_train_steps": 12, "hidden_dropout_prob": 0.0, "loop": loop}
+        run_task(task, pretrained, directory, strategy=strategy, **settings)
+        losses.append([e["loss"] for e in log(directory / "seed_1") if "loss" in e])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4) and len(losses[0]) == 12
