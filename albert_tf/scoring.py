@@ -200,8 +200,8 @@ class TextEmbedder:
 
     Example: `TextEmbedder(model, tokenizer)(["The cats sleep.", "The cats sleeps."])`.
 
-    The vectors of an AlbertForEmbedding have length 1, so a dot product is a cosine. Those of other
-    models were never trained to be compared.
+    The vectors of an AlbertForEmbedding have length 1, so a dot product is a cosine. Vectors of
+    other models were never trained to be compared.
 
     Args:
       model: a model with an attribute `encoder`, whose variables have been created.
