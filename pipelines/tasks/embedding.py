@@ -1,4 +1,4 @@
-"""Embeddings: trains an encoder so that the cosine of two texts says how close they are."""
+"""Embeddings: trains an encoder so that close texts have vectors with a high cosine."""
 
 import array
 import copy
