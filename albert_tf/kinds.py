@@ -47,8 +47,8 @@ class Kind:
       architecture: class name of the model in transformers.
       torch_head: name of the output layer in transformers.
       pipeline: name of the task on the Hugging Face Hub.
-      our_head: name of the output layer in this package. "" if the model is an encoder, whose output
-        is pooled by `pooling` of task.json.
+      our_head: name of the output layer in this package. "" if there is none: the encoder's
+        output is pooled by `pooling` of task.json.
       has_pooler: whether the input of the output layer is the pooler's output.
       problem_type: `problem_type` in Hugging Face's config.json, which distinguishes kinds with the
         same class. "" for other kinds.

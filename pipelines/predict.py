@@ -12,8 +12,7 @@ albert_tf.SentenceScorer). It is missing for texts that are empty or too long. W
 model computes an embedding instead.
 
 An embedder (--task=embedding of pipelines.finetune) computes an embedding of length 1 for each
-text. With --text_pair_column, it computes the cosine of each pair. OUTPUT_FILE.npy holds embeddings
-alone, float32 [rows, hidden_size].
+text. With --text_pair_column, it computes the cosine of each pair.
 
 OUTPUT_FILE has one row per input row, in the same order. Its columns are id, label (if the input
 has labels), prediction, probabilities (only the --top_k highest, if there are more than 20 classes)
@@ -28,7 +27,7 @@ Examples:
   python -m pipelines.predict --model=exports/tickets --input_file='new/*.jsonl.gz' \\
       --text_column=body --output_file=labelled.jsonl
   python -m pipelines.predict --model=runs/base --input_file=sentences.csv --output_file=scores.csv
-  python -m pipelines.predict --model=runs/search --input_file=texts.csv --output_file=vectors.npy
+  python -m pipelines.predict --model=runs/search --input_file=in.csv --output_file=out.parquet
 """
 
 import dataclasses
@@ -104,10 +103,7 @@ def define_flags() -> None:
     job_directory.define_flags()
     flags.DEFINE_string("input_file", None, "Input files (paths or globs).", required=True)
     flags.DEFINE_string(
-        "output_file",
-        None,
-        "Output file: .csv, .tsv, .jsonl or .parquet; for embeddings also .npy.",
-        required=True,
+        "output_file", None, "Output file: .csv, .tsv, .jsonl or .parquet.", required=True
     )
     for name in _COLUMNS:
         ignored = ". If empty, labels are not read" if name == "label" else ""
@@ -142,10 +138,6 @@ def predict(settings: PredictionSettings, input_files: list[str], output_file: s
     check_output_name(output_file)
     found = _find(settings)
     opened, description, task = found
-    embeds = opened.kind == "embedder" and not task.columns.get("text_pair")
-    embeds |= settings.answers in pretrained.EMBEDDINGS
-    if output_file.endswith(".npy") and not embeds:
-        raise UserError(f"--output_file={output_file}: .npy is for embeddings: name a .csv file")
     # Read all rows first, so that an invalid row is reported before hours of prediction.
     total = sum(1 for _ in read_files(task, input_files))
     if not total:

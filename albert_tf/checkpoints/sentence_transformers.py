@@ -59,16 +59,11 @@ def read_task(directory: str, longest: int) -> dict:
     [*pooling] = {names.get(key, key) for key in ([used] if isinstance(used, str) else used)}
     if len(pooling) != 1 or pooling[0] not in POOLINGS:
         raise UserError(f"{path}: pooling {shown(used)}, expected one of {', '.join(POOLINGS)}")
-    path = os.path.join(directory, _LENGTH_FILE)
-    values = files.read_json_if_exists(path)
-    if values.get("do_lower_case"):
-        raise UserError(
-            f"{path}: do_lower_case is true: change it to false if the vocabulary is lower-cased"
-        )
+    length = files.read_json_if_exists(os.path.join(directory, _LENGTH_FILE)).get("max_seq_length")
     return {
         "task": "embedding",
         "kind": "embedder",
         "pooling": pooling[0],
         "has_pairs": False,
-        "max_seq_length": min(values.get("max_seq_length") or longest, longest),
+        "max_seq_length": min(length or longest, longest),
     }

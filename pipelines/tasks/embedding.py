@@ -1,6 +1,7 @@
 """Embeddings: trains an encoder so that close texts have vectors with a high cosine."""
 
 import array
+import collections
 import copy
 import dataclasses
 import os
@@ -19,38 +20,42 @@ from .reading.examples import AnyExample, id_and_label, required
 from .reading.sequences import Encoder, Packed, Sequences
 from .reading.split_report import describe_texts
 from .reading.tables import Row, as_number, column_names
-from .scoring.embeddings import OF_RANKS, OF_SCORES, cosines, ranks, vectors_of_words
+from .scoring.embeddings import (
+    OF_RANKS,
+    OF_SCORES,
+    cosines,
+    intervals_of_rows,
+    ranks,
+    vectors_of_words,
+)
 from .scoring.figures import draw_cosines
-from .scoring.metrics import intervals_of_rows
 from .task import Answers, Columns, Description, Files, Outputs, Task, read_files
 
-TEMPERATURE = 0.05  # of SimCSE, CoSENT and sentence-transformers
+TEXTS = ("text", "text_pair", "negative")
 
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingExample(AnyExample):
-    """A text, or a pair of texts.
+    """A text to embed, or a pair of texts.
 
-    `text_pair` is None if the text is only to be embedded. `label` is the score of a pair, higher
-    for closer texts, or None. `negative` is a text that does not belong to `text`, or None.
+    `label` is the score of a pair, higher for closer texts, or None. `negative` is a text that does
+    not belong to `text`, or None.
     """
 
     id: str
     text: str
     text_pair: str | None = None
-    label: float | None = None
     negative: str | None = None
+    label: float | None = None
 
     @property
     def separated(self) -> tuple[str, ...]:
-        """See AnyExample: the second text; with a score, each text."""
-        if self.text_pair is None:
-            return (self.text,)
-        return (self.text_pair,) if self.label is None else (self.text, self.text_pair)
+        """See AnyExample: the last text of a pair; with a score, each text."""
+        texts = self.text, required(self.text_pair)
+        return texts[1:] if self.label is None else texts
 
     def inputs(self) -> dict[str, str]:
-        texts = {"text": self.text, "text_pair": self.text_pair, "negative": self.negative}
-        return {name: text for name, text in texts.items() if text is not None}
+        return {name: text for name in TEXTS if (text := getattr(self, name)) is not None}
 
 
 class EmbeddingTask(Task):
@@ -60,13 +65,10 @@ class EmbeddingTask(Task):
     2. Pairs that belong together (no labels), with an optional column of hard negatives:
        ranking_losses.
     3. Single texts (no column of second texts): ranking_losses of each text with itself, which
-       dropout encodes in two ways (SimCSE). A dev set must have pairs.
-
-    Dev may have another form than train.
+       dropout encodes in two ways (SimCSE). Dev must have pairs.
 
     Args:
       pooling: see AlbertForEmbedding.
-      similarity_temperature: see the losses.
       quoting: see Task.quoting.
 
     Attributes:
@@ -74,14 +76,8 @@ class EmbeddingTask(Task):
         fine-tuning. Then second texts are ranked, and each different text is encoded once.
     """
 
-    fields: ClassVar = {
-        "text": "text",
-        "text_pair": None,
-        "label": "label",
-        "negative": None,
-        "id": None,
-    }
-    stored: ClassVar[tuple[str, ...]] = ("pooling", "similarity_temperature", "quoting")
+    fields: ClassVar = {**dict.fromkeys((*TEXTS, "id")), "text": "text", "label": "label"}
+    stored: ClassVar[tuple[str, ...]] = ("pooling", "quoting")
     block_size = 4000
     has_dev_loss = False
     starts_trained = True
@@ -92,12 +88,10 @@ class EmbeddingTask(Task):
         files: Files,
         columns: Columns | None = None,
         pooling: str = "mean",
-        similarity_temperature: float = TEMPERATURE,
         quoting: str = "csv",
     ):
         super().__init__(name, files, columns)
-        self.pooling, self.similarity_temperature = pooling, similarity_temperature
-        self.quoting = quoting
+        self.pooling, self.quoting = pooling, quoting
         self.has_whole_splits = True
 
     @classmethod
@@ -112,8 +106,7 @@ class EmbeddingTask(Task):
 
     @property
     def best_metric(self) -> str:
-        [path, *_] = self.files.get("dev") or self.files["train"]
-        is_scored = self.columns["label"] in column_names(path, self.quoting)
+        is_scored = "label" in self._columns_of("dev" if "dev" in self.files else "train")
         return next(iter(OF_SCORES if is_scored else OF_RANKS))
 
     @property
@@ -122,49 +115,37 @@ class EmbeddingTask(Task):
         return None if "text_pair" in self._columns_of("train") else 0.1
 
     def _columns_of(self, split: str) -> dict[str, str]:
-        """Returns the columns to read of a split. Those that are not optional may be missing."""
-        names = column_names(self.files[split][0], self.quoting)
+        """Maps fields to the columns to read of a split.
+
+        A hard negative may be missing in dev, the second text in train beside a dev file, and the
+        score in some files.
+        """
+        names = {n: column_names(paths[0], self.quoting) for n, paths in self.files.items()}
+        optional = {"negative"} if split != "train" else {"text_pair"} if "dev" in names else set()
+        label = self.columns["label"]
+        if label == self.fields["label"] or any(label in found for found in names.values()):
+            optional |= {"label"}
         columns = {field: column for field, column in self.columns.items() if column}
-        optional = {"label"} if split == "train" else {"label", "negative"}
-        # Single texts may be evaluated on pairs.
-        optional |= {"text_pair"} if split == "train" and "dev" in self.files else set()
-        return {f: name for f, name in columns.items() if name in names or f not in optional}
+        return {f: c for f, c in columns.items() if c in names[split] or f not in optional}
 
     def read(self, split: str) -> list | None:
-        """See Task.read."""
+        """See Task.read. A single text is paired with itself."""
         if split not in self.files:
             return None
         task, columns = copy.copy(self), self._columns_of(split)
-        if split != "train" and "text_pair" not in columns:
-            raise UserError(
-                f"--{split}_file: name the column of the second texts (--text_pair_column), which "
-                "figures need; --train_file may lack it"
-            )
-        self._require_labels()
         task.columns = {**dict.fromkeys(self.columns), **columns}
-        examples = list(read_files(task, self.files[split]))
+        examples = list(read_files(task, self.files[split], needs_answers=True))
         if "text_pair" in columns:
             return examples
         return [dataclasses.replace(example, text_pair=example.text) for example in examples]
 
-    def _require_labels(self) -> None:
-        """Raises a UserError if no file has the column that --label_column names."""
-        label, paths = self.columns["label"], [paths[0] for paths in self.files.values()]
-        is_there = any(label in column_names(path, self.quoting) for path in paths)
-        if label != self.fields["label"] and not is_there:
-            raise UserError(f"--label_column: no column {label!r} in {', '.join(paths)}")
-
-    def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
-        """See Task.read_file. Labels are optional in all files."""
-        return super().read_file(path, first, needs_answers=False)
-
     def examples(self, rows: Iterable[Row]) -> Iterator[EmbeddingExample]:
         for row in rows:
-            texts = {f: row.text(f) for f in ("text", "text_pair", "negative") if f in row.cells}
-            label = None
+            values: dict[str, Any] = {name: row.text(name) for name in TEXTS if name in row.cells}
             if "label" in row.cells:
-                label = as_number(row.cells["label"], row.columns["label"], row.where)
-            yield EmbeddingExample(row.id, label=label, **texts)
+                label = row.cells["label"], row.columns["label"]
+                values["label"] = as_number(*label, row.where)
+            yield EmbeddingExample(row.id, **values)
 
     def objection(self, config: AlbertConfig, settings: Any, strategy: Any) -> str:
         """See Task.objection."""
@@ -175,8 +156,6 @@ class EmbeddingTask(Task):
             )
         if settings.freeze_encoder:
             return "--freeze_encoder: embeddings add no layer to train: remove the flag"
-        if settings.global_batch_size < 2:
-            return "--global_batch_size: the loss of embeddings compares two rows or more"
         if settings.jit_compile or is_tpu(strategy):
             return (
                 "--jit_compile, --strategy=tpu: embeddings are trained without padding, which XLA "
@@ -191,12 +170,12 @@ class EmbeddingTask(Task):
 
     def weighted(self, examples: list[EmbeddingExample]) -> Task:
         """See Task.weighted. Only checks that the training rows differ."""
-        for field, of_what in (("label", "score"), ("text", "first text"), ("text_pair", "second")):
+        for field in ("text", "text_pair", "label"):
             values = {getattr(example, field) for example in examples}
-            if len(values) == 1 and values != {None} and len(examples) > 1:
+            if len(values) == 1 and values != {None}:
                 raise UserError(
-                    f"{self.column(field)!r}: the {of_what} is the same in all {len(examples):,} "
-                    "training rows: there is nothing to learn; expected different values"
+                    f"{self.column(field)!r} is the same in all {len(examples):,} training rows: "
+                    "there is nothing to learn; expected different values"
                 )
         return self
 
@@ -205,74 +184,65 @@ class EmbeddingTask(Task):
     ) -> tuple[Sequences, list]:
         """See Task.encode. The features of `has_whole_splits` are the different texts."""
         if self.has_whole_splits and not training:
-            texts = dict.fromkeys(text for example in examples for text in example.texts())
+            if all(example.text == example.text_pair for example in examples):
+                raise UserError(
+                    "single texts have no figures: give a --dev_file with pairs and the column of "
+                    "their second texts (--text_pair_column), or --eval_steps=0 and no dev set"
+                )
+            texts = dict.fromkeys(text for pair in _pairs(examples) for text in pair)
             examples = [EmbeddingExample("", text) for text in texts]
         return super().encode(examples, tokenizer, max_seq_length, training)
 
     def pack(self, examples: list, first: int, encoder: Encoder) -> Packed:
         """See Task.pack. Each text is one sequence. The features are the examples."""
-        pieces, full_lengths = encoder.tokenize(
-            [t for example in examples for t in example.texts()]
-        )
-        return encoder.truncate_and_pack(pieces), full_lengths + 2, examples
+        pieces, lengths = encoder.tokenize([text for row in examples for text in row.texts()])
+        return encoder.truncate_and_pack(pieces), lengths + 2, examples
 
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
         """See Task.targets. Returns `scores`, float32 [n], or `texts` of ranking_losses."""
         if examples[0].is_answered:
             return {"scores": np.array([example.label for example in examples], np.float32)}
-        numbers: dict[str, int] = {}
-        rows = [[numbers.setdefault(t, len(numbers)) for t in e.texts()] for e in examples]
-        return {"texts": np.array(rows, np.int32)}
+        texts = np.array([[*example.texts()] for example in examples], object)
+        numbers = np.unique(texts, return_inverse=True)[1]
+        return {"texts": numbers.reshape(texts.shape).astype(np.int32)}
 
     def summarise(self, examples: list[EmbeddingExample]) -> list[str]:
-        notes = describe_texts(examples)
         equal = sum(example.text == example.text_pair for example in examples)
-        is_plain = equal == len(examples)
-        if is_plain:
-            notes.insert(0, "single texts, each with itself under another dropout mask")
-        elif examples[0].is_answered:
+        if examples[0].is_answered:
             scores = [required(example.label) for example in examples]
-            notes.insert(0, f"pairs with scores from {min(scores):.4g} to {max(scores):.4g}")
+            form = f"pairs with scores from {min(scores):.4g} to {max(scores):.4g}"
+        elif equal == len(examples):
+            form, equal = "single texts, each with itself under another dropout mask", 0
         else:
-            of_second = len({example.text_pair for example in examples})
-            negatives = " and a hard negative" * (examples[0].negative is not None)
-            different = f"{of_second:,} different second texts"
-            notes.insert(0, f"pairs that belong together{negatives}, {different}")
-        if equal and not is_plain:
+            number = len({example.text_pair for example in examples})
+            form = f"pairs that belong together, {number:,} different second texts"
+        notes = [form, *describe_texts(examples)]
+        if equal:
             notes.append(f"warning: {equal:,} pairs of equal texts: there is nothing to learn")
-        empty = sum(any(not t.strip() for t in example.texts()) for example in examples)
-        if empty:
+        if empty := sum(not all(map(str.strip, example.texts())) for example in examples):
             notes.append(f"warning: {empty:,} rows with an empty text")
         return notes
 
     def description(self) -> Description:
-        model = {
-            "kind": "embedder",
-            "pooling": self.pooling,
-            "similarity_temperature": self.similarity_temperature,
-            "has_pairs": False,
-        }
+        model = {"kind": "embedder", "pooling": self.pooling, "has_pairs": False}
         # A finished model reads single texts.
         columns = {name: self.columns[name] for name in ("text", "id")}
         return Description(model, {}, {"columns": columns, "quoting": self.quoting})
 
     def losses(self, outputs: dict[str, tf.Tensor], batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        vectors, temperature = outputs["embedding"], self.similarity_temperature
         if "scores" in batch:
-            return score_losses(vectors, batch["scores"], temperature)
-        return ranking_losses(vectors, batch["texts"], temperature)
+            return score_losses(outputs["embedding"], batch["scores"])
+        return ranking_losses(outputs["embedding"], batch["texts"])
 
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers. Columns: id and embedding. For pairs: id, label, cosine and rank."""
         vectors = np.stack([output["embedding"] for output in outputs])
         if self.has_whole_splits:
             places = {feature.text: place for place, feature in enumerate(features or ())}
-            places_of = [[places[text] for text in pair] for pair in _pairs(examples)]
-            vectors = vectors[np.array(places_of)]
+            vectors = vectors[[[places[text] for text in pair] for pair in _pairs(examples)]]
         if vectors.ndim == 2:
-            columns = {"id": [example.id for example in examples]}
-            columns["embedding"] = [[round(float(x), 6) for x in row] for row in vectors]
-            return Answers(columns, {})
+            embeddings = [[round(float(x), 6) for x in row] for row in vectors]
+            return Answers({"id": [row.id for row in examples], "embedding": embeddings}, {})
         return self._compared(examples, vectors[:, 0], vectors[:, 1])
 
     def _compared(self, examples: list[EmbeddingExample], first: Any, second: Any) -> Answers:
@@ -316,15 +286,10 @@ def _pairs(examples: Iterable[EmbeddingExample]) -> list[tuple[str, str]]:
 
 def _to_score(rows: Iterable[dict]) -> tuple[list[np.ndarray], Mapping[str, Any]]:
     """Returns columns of the rows, and the metrics that apply to them."""
-    metrics: Mapping[str, Any] = {}
-    columns: dict[str, array.array] = {}
+    found: dict[str, array.array] = collections.defaultdict(lambda: array.array("d"))
     for row in rows:
-        if not columns:
-            metrics = OF_RANKS if "rank" in row else OF_SCORES
-            names = ("rank",) if "rank" in row else ("label", "prediction")
-            columns = {name: array.array("d") for name in names}
-        if not columns.keys() <= row.keys():
-            return [], {}
-        for name, column in columns.items():
-            column.append(row[name])
-    return [*map(np.array, columns.values())], metrics
+        names = ("rank",) if "rank" in row else ("label", "prediction") if "label" in row else ()
+        for name in names:
+            found[name].append(row[name])
+    metrics = OF_RANKS if "rank" in found else OF_SCORES if found else {}
+    return [*map(np.array, found.values())], metrics

@@ -2,19 +2,20 @@
 
 import tensorflow as tf
 
+TEMPERATURE = 0.05  # of SimCSE, CoSENT and sentence-transformers
 
-def ranking_losses(embeddings: tf.Tensor, texts: tf.Tensor, temperature: float) -> tf.Tensor:
+
+def ranking_losses(embeddings: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
     """Returns the loss of pairs that belong together, float32 [b], with in-batch negatives.
 
     It is the mean of two crossentropies: of the second text among all second texts (and hard
     negatives), given the first text; and of the first text among all first texts, given the second.
-    Logits are cosines divided by `temperature`. Equal texts are not negatives of each other.
+    Logits are cosines divided by TEMPERATURE. Equal texts are not negatives of each other.
 
     Args:
       embeddings: float32 [b, k, H], vectors of length 1: first text, second text and, if k is 3, a
         hard negative of the first text.
       texts: int32 [b, k], numbers that are equal for equal texts.
-      temperature: above 0.
 
     Source: van den Oord et al. 2018; Gao et al. 2021, section 3 (SimCSE), for equal texts.
     """
@@ -24,7 +25,7 @@ def ranking_losses(embeddings: tf.Tensor, texts: tf.Tensor, temperature: float) 
     is_other = (begin + tf.range(tf.shape(first)[0]))[:, tf.newaxis] != tf.range(number)
 
     def logits(vectors, column):
-        return tf.matmul(vectors, embeddings_of_all[:, column], transpose_b=True) / temperature
+        return tf.matmul(vectors, embeddings_of_all[:, column], transpose_b=True) / TEMPERATURE
 
     def equal(own, other):  # [b, number]: texts of this replica and texts of all
         return texts[:, own, tf.newaxis] == texts_of_all[tf.newaxis, :, other]
@@ -39,26 +40,25 @@ def ranking_losses(embeddings: tf.Tensor, texts: tf.Tensor, temperature: float) 
     of_first = without(logits(second, 0), is_other & (belongs | equal(1, 0)))
     normalizers = [tf.reduce_logsumexp(tf.concat(of_second, axis=1), axis=1)]
     normalizers.append(tf.reduce_logsumexp(of_first, axis=1))
-    return tf.add_n(normalizers) / 2 - tf.reduce_sum(first * second, axis=1) / temperature
+    return tf.add_n(normalizers) / 2 - tf.reduce_sum(first * second, axis=1) / TEMPERATURE
 
 
-def score_losses(embeddings: tf.Tensor, scores: tf.Tensor, temperature: float) -> tf.Tensor:
+def score_losses(embeddings: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
     """Returns the loss of pairs with scores (CoSENT), the same number for each pair, float32 [b].
 
-    It is log(1 + sum of exp((cosine_j - cosine_i) / temperature)) over all pairs (i, j) of the
+    It is log(1 + sum of exp((cosine_j - cosine_i) / TEMPERATURE)) over all pairs (i, j) of the
     global batch with score_i > score_j. Only the order of the scores has an effect.
 
     Args:
       embeddings: float32 [b, 2, H], vectors of length 1.
       scores: float32 [b].
-      temperature: above 0.
 
-    Source: Huang et al. 2024, equation 4; temperature 0.05 as there.
+    Source: Huang et al. 2024, equation 4.
     """
     cosines = tf.reduce_sum(embeddings[:, 0] * embeddings[:, 1], axis=1)
     (of_all, scores_of_all), _ = _of_all_replicas(cosines, scores)
     is_higher = scores_of_all[:, tf.newaxis] > scores_of_all
-    differences = (of_all - of_all[:, tf.newaxis]) / temperature
+    differences = (of_all - of_all[:, tf.newaxis]) / TEMPERATURE
     terms = tf.reshape(tf.where(is_higher, differences, -float("inf")), [-1])
     loss = tf.reduce_logsumexp(tf.concat([tf.zeros([1], terms.dtype), terms], axis=0))
     return tf.fill([tf.shape(cosines)[0]], loss)

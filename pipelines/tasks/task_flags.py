@@ -14,7 +14,7 @@ from albert_tf.storage.errors import UserError
 from albert_tf.text.entities import as_entity_tags
 from . import glue
 from .classification import ClassificationTask
-from .embedding import TEMPERATURE, EmbeddingTask
+from .embedding import EmbeddingTask
 from .multilabel import MultiLabelTask
 from .multiple_choice import MAX_QA_LENGTH, MultipleChoiceTask
 from .race import RaceTask
@@ -38,7 +38,7 @@ _ONLY_FOR: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("train_file", "dev_file", "test_file"), (*_SQUAD_FILES, *_OWN)),
     **dict.fromkeys(("text_column", "label_column", "id_column"), _OWN),
     **dict.fromkeys(("text_pair_column", "quoting"), (*_OF_TEXTS, "embedding")),
-    **dict.fromkeys(("negative_column", "pooling", "similarity_temperature"), ("embedding",)),
+    **dict.fromkeys(("negative_column", "pooling"), ("embedding",)),
     "folds": _WITH_FOLDS,
     "labels": ("classification", "multilabel", "token_classification"),
     "label_separator": ("multilabel",),
@@ -164,13 +164,6 @@ def _define_embedding_flags() -> None:
         POOLINGS,
         "embedding: a text's vector is the mean of the last block's outputs, or that at [CLS].",
     )
-    flags.DEFINE_float(
-        "similarity_temperature",
-        TEMPERATURE,
-        "embedding: divisor of the cosines in the loss. A lower value weights close texts more.",
-        1e-3,
-        1.0,
-    )
 
 
 def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
@@ -247,8 +240,7 @@ def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Tas
         labels = values.labels and [*as_entity_tags(values.labels).values()]
         return TokenClassificationTask(name, given, columns, labels, values.doc_stride)
     if name == "embedding":
-        similarity = values.pooling, values.similarity_temperature
-        return EmbeddingTask(name, given, columns, *similarity, values.quoting)
+        return EmbeddingTask(name, given, columns, values.pooling, values.quoting)
     if name == "multilabel":
         return MultiLabelTask(
             name, given, columns, values.labels, values.quoting, values.label_separator

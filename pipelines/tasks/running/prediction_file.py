@@ -8,7 +8,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from albert_tf.jobs import job_directory
@@ -18,8 +17,8 @@ from ..reading.tables import quoted_row
 from ..task import Task, read_files
 from .fine_tuned import AnsweringModel
 
-# Maps the ending of the output's name to the column separator, or to None for other formats.
-_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".npy": None, ".parquet": None}
+# Maps the ending of the output's name to the column separator, or to None for JSON and Parquet.
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".parquet": None}
 
 
 def check_output_name(path: str) -> None:
@@ -67,7 +66,7 @@ def predict_file(
             paths, number = _write_parts(task, model, input_files, parts, report)
             with files.whole_files(os.path.dirname(output_file)) as local_path:
                 partial = local_path(os.path.basename(output_file))
-                rows = _written(paths, partial, output_file, number)
+                rows = _written(paths, partial, output_file)
                 metrics = task.score(rows)
                 collections.deque(rows, maxlen=0)  # iterating writes the rows
                 rows = itertools.chain.from_iterable(map(_rows_of_part, paths))
@@ -124,15 +123,9 @@ def _rows_of_part(path: str) -> Iterator[dict]:
     yield from map(json.loads, lines[:-1])
 
 
-def _written(parts: Sequence[str], path: str, output_file: str, number: int) -> Iterator[dict]:
-    """Writes the rows of parts to `path` in the format of `output_file`, and yields each row.
-
-    `number` is the number of rows.
-    """
+def _written(parts: Sequence[str], path: str, output_file: str) -> Iterator[dict]:
+    """Writes the rows of parts to `path` in the format of `output_file`, and yields each row."""
     ending = os.path.splitext(output_file)[1]
-    if ending == ".npy":
-        yield from _written_vectors(parts, path, number)
-        return
     if ending == ".parquet":
         yield from parquet.written(
             [functools.partial(_rows_of_part, p) for p in parts], path, output_file
@@ -155,16 +148,4 @@ def _written(parts: Sequence[str], path: str, output_file: str, number: int) -> 
                     "separately"
                 )
             file.write(quoted_row(row.values(), separator))
-            yield row
-
-
-def _written_vectors(parts: Sequence[str], path: str, number: int) -> Iterator[dict]:
-    """Writes the column `embedding` as an array, float32 [rows, H], and yields each row."""
-    with open(path, "wb") as file:
-        for row in itertools.chain.from_iterable(map(_rows_of_part, parts)):
-            vector = np.array(row["embedding"], np.float32)
-            if not file.tell():
-                header = {"descr": "<f4", "fortran_order": False, "shape": (number, len(vector))}
-                np.lib.format.write_array_header_1_0(file, header)
-            file.write(vector.tobytes())
             yield row

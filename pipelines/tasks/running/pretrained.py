@@ -12,8 +12,7 @@ from albert_tf.storage.errors import UserError
 from ..classification import ClassificationTask, Example
 from .fine_tuned import ROWS_PER_PART
 
-EMBEDDINGS = ("mean_embedding", "cls_embedding")
-ANSWERS = ("score", *EMBEDDINGS)
+ANSWERS = ("score", "mean_embedding", "cls_embedding")
 # A text of n pieces is scored in n rows, so a part that takes minutes has fewer texts.
 SCORED_ROWS_PER_PART = 256
 

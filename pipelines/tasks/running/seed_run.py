@@ -14,12 +14,12 @@ from absl import flags
 
 from albert_tf import optimization
 from albert_tf.checkpoints import model_directory, saved_model
-from albert_tf.checkpoints.opening import EXPORT, OpenModel
+from albert_tf.checkpoints.opening import EXPORT
 from albert_tf.jobs import program
 from albert_tf.jobs.settings import setting
 from albert_tf.storage import files
 from ...training.objective import Objective
-from ...training.run import InitialModel, Run, has_checkpoint
+from ...training.run import InitialModel, Run
 from ...training.settings import LoopSettings, TrainingSettings, precision
 from ...training.strategy import check_hosts_agree, is_tpu
 from ...training.train_loop import TrainLoop
@@ -106,7 +106,7 @@ def run_seed(run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int)
     Work of earlier calls is not repeated: a finished seed only predicts splits that were not
     predicted with the same decoding settings. Returns the content of MODEL_DIR/results.json.
     """
-    task, settings, initial = job.task, job.settings, job.initial.weights
+    task, settings = job.task, job.settings
     predicted, path = what_is_predicted(task, splits), os.path.join(run.model_dir, RESULTS_FILE)
     is_trained = tf.io.gfile.exists(path)
     kept = kept_results(files.read_json(path) if is_trained else NO_RESULTS, predicted)
@@ -116,8 +116,6 @@ def run_seed(run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int)
         # After a kill, outdated results must not be used for new predictions.
         files.write_atomically(path, json.dumps(kept) + "\n")
     model, optimizer = _create_model(job, seed)
-    if initial and not has_checkpoint(run.model_dir):
-        _restore_encoder(model, initial)
     # TPUs and XLA require all batches to have the same shape.
     length = (job.max_seq_length, settings.jit_compile or is_tpu(run.strategy))
     rows = settings.global_batch_size // settings.gradient_accumulation_steps
@@ -242,29 +240,20 @@ def _restore_best(run: Run, model: tf.keras.Model, loop: LoopSettings) -> int:
     return step
 
 
-def _restore_encoder(model: tf.keras.Model, initial: OpenModel) -> None:
-    if initial.format == EXPORT:
-        saved_model.restore_encoder(model.encoder, initial.path)
-    else:
-        model_directory.restore_encoder(model.encoder, initial.checkpoint)
-
-
 def answers_untrained(job: Finetuning, split: TaskSplit) -> Answers:
     """Returns the answers of the initial weights. On several hosts, only the caller computes."""
     strategy = tf.distribute.get_strategy()
     model, _ = _create_model(dataclasses.replace(job, strategy=strategy), job.random_seeds[0])
-    if job.initial.weights:
-        _restore_encoder(model, job.initial.weights)
-    rows = job.settings.global_batch_size
-    outputs = Prediction(strategy, model, rows, job.max_seq_length, False)(split.sequences)
+    predict = Prediction(strategy, model, 32, job.max_seq_length, False)
+    outputs = predict(split.sequences)
     return job.task.answers(split.examples, split.features, outputs)
 
 
 def _create_model(
     job: Finetuning, seed: int
 ) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer]:
-    """Creates the model with initialised variables, and its optimizer."""
-    settings = job.settings
+    """Creates the model with the initial weights, and its optimizer."""
+    settings, initial = job.settings, job.initial.weights
     # Initializers use Keras' global seed, in the order in which variables are created.
     tf.keras.utils.set_random_seed(seed)
     with job.strategy.scope(), precision(settings.mixed_precision):
@@ -278,6 +267,10 @@ def _create_model(
             settings.weight_decay,
             bool(settings.adamw_bias_correction),
         )
+    if initial and initial.format == EXPORT:
+        saved_model.restore_encoder(model.encoder, initial.path)
+    elif initial:
+        model_directory.restore_encoder(model.encoder, initial.checkpoint)
     return model, optimizer
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import sparse, stats
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.preprocessing import normalize
 
@@ -13,23 +13,35 @@ from .word_baseline import has_words
 _CELLS = 4_000_000  # cosines that are in memory at once, 8 bytes each
 
 
-def _pearson(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    x, y = (values - values.mean(axis=-1, keepdims=True) for values in (x, y))
-    norms = np.sqrt((x * x).sum(axis=-1) * (y * y).sum(axis=-1))
-    return (x * y).sum(axis=-1) / np.maximum(norms, 1e-12)
+def _pearson(x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray:
+    x, y = (values - values.mean(axis=axis, keepdims=True) for values in (x, y))
+    norms = np.sqrt((x * x).sum(axis=axis) * (y * y).sum(axis=axis))
+    return (x * y).sum(axis=axis) / np.maximum(norms, 1e-12)
 
 
-# Maps names to functions of the ranks, float64 [..., n]; higher values are better.
+# Functions of the ranks of second texts, float64 [..., n]. Higher values are better.
 OF_RANKS: Mapping[str, Callable[..., np.ndarray]] = {
-    "mrr_at_10": lambda ranks: np.where(ranks <= 10, 1 / ranks, 0).mean(axis=-1),
-    "recall_at_1": lambda ranks: (ranks <= 1).mean(axis=-1),
-    "recall_at_10": lambda ranks: (ranks <= 10).mean(axis=-1),
+    "mrr_at_10": lambda ranks, axis=-1: np.where(ranks <= 10, 1 / ranks, 0).mean(axis=axis),
+    "recall_at_1": lambda ranks, axis=-1: (ranks <= 1).mean(axis=axis),
+    "recall_at_10": lambda ranks, axis=-1: (ranks <= 10).mean(axis=axis),
 }
 # Functions of the known scores and the cosines, float64 [..., n]; 0 if either is constant.
 OF_SCORES: Mapping[str, Callable[..., np.ndarray]] = {
-    "spearman": lambda *x: _pearson(*(stats.rankdata(values, axis=-1) for values in x)),
+    "spearman": lambda x, y, axis=-1: _pearson(
+        stats.rankdata(x, axis=axis), stats.rankdata(y, axis=axis), axis
+    ),
     "pearson": _pearson,
 }
+
+
+def intervals_of_rows(
+    columns: Sequence[np.ndarray], metrics: Mapping[str, Callable[..., np.ndarray]]
+) -> dict[str, list[float]]:
+    """Returns 95 % intervals by bootstrap of the rows. `columns` are [n] each."""
+    settings: dict[str, Any] = {"paired": True, "vectorized": True, "method": "percentile"}
+    settings.update(n_resamples=1000, batch=1 + _CELLS // len(columns[0]), random_state=0)
+    found = {name: stats.bootstrap(columns, of, **settings) for name, of in metrics.items()}
+    return {name: [*map(float, of.confidence_interval)] for name, of in found.items()}
 
 
 def cosines(first: Any, second: Any) -> np.ndarray:
@@ -37,7 +49,7 @@ def cosines(first: Any, second: Any) -> np.ndarray:
 
     Both arguments are arrays or sparse matrices, [n, width], with rows of length 1 or 0.
     """
-    products = first.multiply(second) if hasattr(first, "multiply") else first * second
+    products = first.multiply(second) if sparse.issparse(first) else first * second
     return np.asarray(products.sum(axis=1), np.float64).ravel()
 
 
@@ -47,31 +59,21 @@ def ranks(first: Any, second: Any, pairs: Sequence[tuple[str, str]]) -> np.ndarr
     Other second texts of an equal first text are ignored. Texts of equal cosine have their mean
     rank. For the vectors see `cosines`. `pairs` has the texts.
     """
-    (of_first, _), (of_second, places) = map(_numbered, zip(*pairs))
+    firsts, seconds = (np.array(texts, object) for texts in zip(*pairs))
+    of_first = np.unique(firsts, return_inverse=True)[1]
+    _, places, of_second = np.unique(seconds, return_index=True, return_inverse=True)
     candidates = second[places]
-    partners: dict[int, set[int]] = {}
-    for one, other in zip(of_first, of_second):
-        partners.setdefault(one, set()).add(other)
-    found = np.zeros(len(of_first))
-    size = max(1, _CELLS // len(places))
-    for begin in range(0, len(found), size):
+    partners = sparse.csr_matrix((np.ones(len(firsts), bool), (of_first, of_second)))
+    found, size = np.zeros(len(firsts)), max(1, _CELLS // len(places))
+    for begin in range(0, len(firsts), size):
         rows = slice(begin, begin + size)
         block = first[rows] @ candidates.T
-        block = block.toarray() if hasattr(block, "toarray") else np.array(block)
-        own = block[np.arange(len(block)), of_second[rows]].copy()
-        for row, number in zip(block, of_first[rows]):
-            row[[*partners[number]]] = -np.inf
-        higher = (block > own[:, np.newaxis]).sum(axis=1)
-        equal = (block == own[:, np.newaxis]).sum(axis=1)
+        block = block.toarray() if sparse.issparse(block) else block
+        own = block[np.arange(len(block)), of_second[rows]][:, np.newaxis]
+        block[partners[of_first[rows]].nonzero()] = -np.inf
+        higher, equal = (compare(block, own).sum(axis=1) for compare in (np.greater, np.equal))
         found[rows] = 1 + higher + equal / 2
     return found
-
-
-def _numbered(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns numbers that are equal for equal texts, int64 [n], and the first place of each."""
-    numbers: dict[str, int] = {}
-    of_text = np.array([numbers.setdefault(text, len(numbers)) for text in texts])
-    return of_text, np.unique(of_text, return_index=True)[1]
 
 
 def vectors_of_words(pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[Any, Any]]:

@@ -101,24 +101,6 @@ def intervals_of_sets(
     return _middles({name: FIGURES_OF_SETS[name](drawn) for name in metrics})
 
 
-def intervals_of_rows(
-    columns: Sequence[np.ndarray], metrics: Mapping[str, Callable[..., np.ndarray]]
-) -> dict[str, list[float]]:
-    """Returns the 95 % intervals of functions of columns, [n] each, by bootstrap of the rows.
-
-    Each of `metrics` maps columns [draws, n] to float64 [draws].
-    """
-    number, random = len(columns[0]), np.random.default_rng(0)
-    draws = max(_FEWEST_DRAWS, min(_DRAWS, _CELLS // number))
-    values: dict[str, list[np.ndarray]] = {name: [] for name in metrics}
-    size = 1 + _CELLS // 10 // number  # draws in memory at once
-    for draw in range(0, draws, size):
-        places = random.integers(number, size=[min(size, draws - draw), number])
-        for name, metric in metrics.items():
-            values[name].append(metric(*(column[places] for column in columns)))
-    return _middles({name: np.concatenate(found) for name, found in values.items()})
-
-
 def _middles(drawn: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
     """Returns the middle 95 % of the drawn values of each metric, unless all are equal."""
     return {

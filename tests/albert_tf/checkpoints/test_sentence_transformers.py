@@ -45,7 +45,6 @@ def test_task_is_read_from_their_files(pooling, tiny_vocabulary, tmp_path):
         ("modules.json", {"a": 1}, "modules.json: expected a list of parts"),
         ("1_Pooling/config.json", {"pooling_mode": "max"}, "pooling 'max', expected one of mean,"),
         ("1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "x": True}, "pooling .*'x'"),
-        ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case is true"),
     ],
 )
 def test_refusals(file, values, error, tmp_path):

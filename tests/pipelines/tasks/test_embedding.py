@@ -56,8 +56,8 @@ def plain_ranking_loss(vectors, texts, temperature):
 )
 def test_ranking_losses(texts):
     vectors = unit(4, len(texts[0]), 5)
-    found = ranking_losses(tf.constant(vectors), tf.constant(texts), 0.2)
-    assert np.mean(found) == pytest.approx(plain_ranking_loss(vectors, texts, 0.2), rel=1e-5)
+    found = ranking_losses(tf.constant(vectors), tf.constant(texts))
+    assert np.mean(found) == pytest.approx(plain_ranking_loss(vectors, texts, 0.05), rel=1e-5)
 
 
 def test_score_losses():
@@ -69,7 +69,7 @@ def test_score_losses():
         for j in range(5)
         if scores[i] > scores[j]
     ]
-    found = score_losses(tf.constant(vectors), tf.constant(scores), 0.05).numpy()
+    found = score_losses(tf.constant(vectors), tf.constant(scores)).numpy()
     np.testing.assert_allclose(found, [np.log(1 + sum(terms))] * 5, rtol=1e-5)
 
 
@@ -86,7 +86,7 @@ def test_two_replicas_equal_one(loss, labels):
     def gradient(vectors, labels):
         with tf.GradientTape() as tape:
             tape.watch(vectors)
-            losses = loss(vectors, labels, 0.1)
+            losses = loss(vectors, labels)
             total = tf.reduce_sum(losses) / 4
         return losses, tape.gradient(total, vectors)
 
@@ -167,17 +167,16 @@ def test_forms(tmp_path, train, dev, columns, texts, metric):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"columns": {"text_pair": None}}, "--dev_file: name the column of the second texts"),
         ({"columns": {"text_pair": "secnd"}}, "no field 'secnd'"),
         (
             {"columns": {"label": "scor"}},
-            r"--label_column: no column 'scor' in .*train.jsonl, .*dev",
+            "no field 'scor'",
         ),
         ({"columns": NEGATIVE}, "no field 'no'"),
         ({"train": ("text",), "dev": ()}, "no field 'second'"),
         (
             {"rows": [{"text": t, "second": "same"} for t in WORDS]},
-            "'second': the second is the same",
+            "'second' is the same in all",
         ),
     ],
 )
@@ -196,7 +195,6 @@ def test_refusals(tmp_path, arguments, error):
             "--gradient_accumulation_steps: the loss of embeddings",
         ),
         ({"freeze_encoder": True}, "--freeze_encoder"),
-        ({"global_batch_size": 1}, "--global_batch_size"),
         ({"hidden_dropout_prob": 0.0}, "--hidden_dropout_prob=0: without dropout"),
     ],
 )
