@@ -12,6 +12,7 @@ from export.modules.pretraining_module import PreTrainingModule
 from tests import marks
 from tests.builders import write_pretrained
 from tests.conftest import WORDS
+from tests.test_readmes import FENCE, PAGES
 
 pytestmark = pytest.mark.slow
 
@@ -23,6 +24,19 @@ def saved(request, tmp_path):
     model, tokenizer = albert_tf.from_pretrained(tmp_path / "ours")
     albert_tf.save_pretrained(model, tokenizer, tmp_path / "theirs")
     return model, tokenizer, str(tmp_path / "theirs")
+
+
+@pytest.mark.extras("torch", "transformers")
+def test_the_code_on_the_page_computes_our_outputs(saved, tmp_path, monkeypatch):
+    model, tokenizer, _ = saved
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs").rename("for_the_hub")
+    [code] = [c for _, c in FENCE.findall(PAGES["pipelines/README.md"]) if "AutoModel" in c]
+    names = {}
+    exec(code, names)
+    ours = model.encoder(tokenizer(["Birds sing.", "Who sings?"]))["pooled_output"]
+    np.testing.assert_allclose(names["embeddings"], ours, atol=1e-5)
+    assert len(names["answers"]) == 5
 
 
 @pytest.mark.extras("torch", "transformers")
