@@ -3,7 +3,8 @@ r"""Converts a checkpoint to an OpenVINO model: texts as input, labels or embedd
 Writes the versions OUTPUT/1, OUTPUT/2 and so on, which OpenVINO Model Server loads: model.xml and
 model.bin, with the tokenizer inside. Inputs are `text` and, for tasks with pairs, `text_pair`,
 string [batch]. Outputs are as in the SavedModel's `serving_default`, without `unknown_share`.
-Kinds: encoder, classifier, regressor and multilabel. A pre-trained model becomes an encoder.
+Kinds: encoder, classifier, regressor and multilabel. A pre-trained model becomes an encoder. Long
+texts are tokenized as a whole, and then truncated.
 
 With --calibration_file, matmuls become int8 (NNCF). Ranges of activations come from the first 300
 rows. With --dev_file, the task's metrics are printed before and after, and a model that loses more
@@ -36,7 +37,7 @@ from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import FEATURES
 from . import fixed_graph, onnx
-from .kinds import ENCODER
+from .kinds import ENCODER, PRETRAINING
 from .modules.serving_module import TextModule
 from .verify import largest_difference
 
@@ -85,10 +86,10 @@ def convert(
     """
     graph = onnx.import_extra(f"{__package__}.openvino_graph", "openvino")
     module = fixed_graph.load(checkpoint, kind)
-    if not isinstance(module, TextModule):
+    if not isinstance(module, TextModule) or module.served.kind == PRETRAINING:
         raise UserError(
-            f"{checkpoint!r}: kind {module.served.kind} divides texts into windows or options, "
-            f"which an OpenVINO model cannot: take export.onnx, or --kind={ENCODER}"
+            f"{checkpoint!r}: no OpenVINO model of kind {module.served.kind} can take texts: use "
+            f"export.onnx, or --kind={ENCODER}"
         )
     dev = _read(module, dev_file, "dev_file") if dev_file else None
     data = io.BytesIO(onnx.build(module).SerializeToString())

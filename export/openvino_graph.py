@@ -55,7 +55,7 @@ def with_texts(module: ServingModule, model: openvino.Model) -> openvino.Model:
     if "sequence_output" in outputs:
         mean = _mean(outputs.pop("sequence_output"), packed["input_mask"])
         outputs["mean_pooled_output"] = mean.output(0)
-    if module.served.kind == "classifier":
+    if "label" in module.signatures["serving_default"].outputs:
         best = _best(outputs["probabilities"], module.served.task["labels"])
         outputs["label"] = best.output(0)
     whole = openvino.Model([*outputs.values()], texts, "albert")

@@ -108,10 +108,14 @@ def test_int8_is_written_unless_it_loses_too_much_on_a_task(tuned, table, tmp_pa
 
 
 @needs_packages
-def test_kinds_with_windows_are_refused(module_of, tmp_path):
+def test_kinds_that_take_no_texts_are_refused(module_of, model_dir, tmp_path):
     directory = module_of("token_classifier").served.model_dir
-    with raises_one_line("kind token_classifier divides texts into windows"):
+    with raises_one_line(
+        "no OpenVINO model of kind token_classifier can take texts: use export.onnx"
+    ):
         convert(directory, str(tmp_path))
+    with raises_one_line("of kind pretraining can"):
+        convert(str(model_dir), str(tmp_path), kind="pretraining")
 
 
 def test_a_missing_package_is_one_clear_error(model_dir, tmp_path, monkeypatch):
