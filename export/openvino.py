@@ -97,10 +97,10 @@ def convert(
     model = graph.with_texts(module, ids_model.clone())
     difference = largest_difference(module, graph.answering(model))
     print(f"every answer equals the model's (largest difference {difference:.1e})", flush=True)
-    before = _score(graph.answering(model), *dev) if dev else {}
+    before = _score("float32", graph.answering(model), *dev) if dev else {}
     if calibration_file:
         model = graph.with_texts(module, _quantize(module, ids_model, calibration_file))
-        after = _score(graph.answering(model), *dev) if dev else {}
+        after = _score("int8", graph.answering(model), *dev) if dev else {}
         _check_loss(before, after, max_accuracy_loss)
     final = os.path.join(output, str(max(versions.existing(output), default=0) + 1))
     described = fixed_graph.description(module.served, final)
@@ -139,21 +139,24 @@ def _quantize(module: TextModule, ids_model, paths: str):
     return nncf.quantize(ids_model, data, model_type=kind, subset_size=len(inputs))
 
 
-def _score(answer, task, examples: list) -> dict[str, float]:
-    """Returns the task's metrics, the first one first. `answer` is of openvino_graph.answering."""
+def _score(form: str, answer, task, examples: list) -> dict[str, float]:
+    """Prints and returns the task's metrics, its first metric first.
+
+    `answer` is a result of openvino_graph.answering.
+    """
     outputs = []
     for begin in range(0, len(examples), _BATCH_SIZE):
         rows = [example.inputs() for example in examples[begin : begin + _BATCH_SIZE]]
         found = answer({name: [row[name].encode() for row in rows] for name in rows[0]})
         outputs += [dict(zip(found, values)) for values in zip(*found.values())]
     metrics = task.score(task.answers(examples, None, outputs).rows())
+    for name, value in metrics.items():
+        print(f"  {form:<8} {name} {value:.4f}", flush=True)
     return {task.best_metric: metrics[task.best_metric], **metrics}
 
 
 def _check_loss(before: Mapping[str, float], after: Mapping[str, float], most: float) -> None:
-    """Prints both scores. Raises a UserError if the first metric is lower by more than `most`."""
-    for name in before:
-        print(f"  {name:<24} float32 {before[name]:.4f}   int8 {after[name]:.4f}")
+    """Raises a UserError if quantization lowers the first metric, if any, by more than `most`."""
     for first in [*before][:1]:
         if before[first] - after[first] > most:
             raise UserError(
