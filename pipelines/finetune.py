@@ -466,7 +466,8 @@ def _print_plan(job: Finetuning, splits: dict[str, TaskSplit], notes: dict[str, 
         lines += notes.get(name, [])
     data = "\n           ".join(line for line in lines if not line.startswith("warning"))
     warnings = "".join(line + "\n" for line in lines if line.startswith("warning"))
-    chosen = " ".join(f"--{name}={value}" for name, value in job.chosen.items())
+    values = {name: "" if value is True else f"={value:g}" for name, value in job.chosen.items()}
+    chosen = " ".join(f"--{name}{value}" for name, value in values.items())
     chosen = f"\n  chosen   {chosen}" * bool(job.chosen)
     total = settings.num_train_steps * settings.global_batch_size
     print(

@@ -39,6 +39,7 @@ ELSEWHERE = {
     r" export\.onnx ": "tests/export/test_onnx.py",
     r" tests\.benchmarks\.": "tests/benchmarks",
 }
+NUMBER = re.compile(r" *\d[\d.,e-]*")
 # What makes commands, flagfiles and configs small.
 SMALLER = {
     r"(eval_steps)=\d+\n--eval_examples=\d+": r"\1=0",
@@ -146,5 +147,12 @@ def write_files(directory, page, vocabulary):
 def test_commands_run(page, tmp_path, tiny_vocabulary):
     write_files(tmp_path, PAGES[page], tiny_vocabulary)
     commands = [words[2:] for _, words, pattern in commands_of(page) if not pattern]
-    for place in range(0, len(commands), 24):
-        run_code(RUN, str(tmp_path), json.dumps(commands[place : place + 24]))
+    printed = "".join(
+        run_code(RUN, str(tmp_path), json.dumps(commands[place : place + 24]))[0]
+        for place in range(0, len(commands), 24)
+    )
+    if page == "pipelines/tasks/README.md":
+        # The first output on the page has these lines, with other numbers.
+        shown = next(block for kind, block in FENCE.findall(PAGES[page]) if kind == "text")
+        shown, printed = ({*NUMBER.sub("0", text).splitlines()} for text in (shown, printed))
+        assert shown <= printed

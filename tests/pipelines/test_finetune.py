@@ -208,7 +208,7 @@ def test_what_is_not_given_is_chosen_and_printed_as_flags(table, pretrained, tmp
 
 @pytest.mark.parametrize(
     ("width", "rows", "rate", "epochs", "warmup_steps", "eval_steps"),
-    [(768, 100, 5e-5, 20, 6, 7), (256, 2000, 2e-4, 10, 62, 63), (384, 9000, 1e-4, 3, 84, 85)],
+    [(768, 100, 3.7e-5, 20, 6, 7), (256, 2000, 3.4e-4, 10, 62, 63), (4096, 9000, 1e-5, 3, 84, 85)],
 )
 def test_the_rule(width, rows, rate, epochs, warmup_steps, eval_steps):
     values = {"learning_rate": rate, "num_epochs": epochs, "adamw_bias_correction": True}
