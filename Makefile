@@ -36,9 +36,10 @@ demo: $(BIN)/albert
 
 install: $(BIN)/albert
 
-# XLA compiles each tiny model anew: to optimise its code takes longer than to run it. The slow tests
-# run the code as users do.
-QUICK := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+# To trace and compile tiny models takes longer than to run them. So XLA does not optimise, and AutoGraph
+# does not convert what it need not. The slow tests run the code as users do.
+QUICK := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
+	WITHOUT_AUTOGRAPH=1
 # Files may run in any order: FILE_ORDER_SEED=7 make test draws one.
 test: $(BIN)/albert
 	$(RUN) ruff check .

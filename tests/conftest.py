@@ -23,8 +23,9 @@ import hypothesis
 import pytest
 
 import albert_tf  # noqa: F401  before TensorFlow: it selects Keras 2
-from tests import vocabularies
 
+# What imports TensorFlow is imported where it is used: the process that hands out the files to the
+# workers needs none.
 WORDS = (
     "the quick brown fox jumps over a lazy dog while seven small birds sing in old green trees "
     "and every river runs down to some distant sea under bright summer skies where children play "
@@ -39,9 +40,12 @@ hypothesis.settings.register_profile("same examples", derandomize=True)
 hypothesis.settings.load_profile("same examples")
 
 
-def pytest_configure():
+def pytest_configure(config):
     """A shell starts `make test &` with Ctrl-C ignored, which programs of tests would inherit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", 0)
+    if "WITHOUT_AUTOGRAPH" in os.environ and runs_tests:
+        from tests import without_autograph  # noqa: F401
 
 
 def pytest_itemcollected(item):
@@ -194,7 +198,7 @@ def tiny_corpus(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_vocabulary(tmp_path_factory, tiny_corpus) -> Path:
     """A SentencePiece model of some 160 pieces, ALBERT's control pieces among them."""
-    from tests import builders
+    from tests import builders, vocabularies
 
     def write(directory):
         vocabularies.train(

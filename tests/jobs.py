@@ -22,7 +22,10 @@ PROJECT = Path(__file__).resolve().parents[1]
 NUM_STEPS = 30
 TIMINGS = ("time", "examples_per_second", "tokens_per_second")
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["pipelines.pretrain", "pipelines.finetune", "tensorflow_text"])
+_PRELOADED = ["pipelines.pretrain", "pipelines.finetune", "tensorflow_text"]
+if "WITHOUT_AUTOGRAPH" in os.environ:
+    _PRELOADED.insert(0, "tests.without_autograph")
+_FORKS.set_forkserver_preload(_PRELOADED)
 
 
 def free_port():
