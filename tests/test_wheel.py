@@ -139,8 +139,8 @@ for name in [name for name in sys.modules if name.startswith("__editable__")]:
     del sys.modules[name]
 sys.path.insert(0, {str(tmp_path)!r})
 site.addsitedir({str(tmp_path)!r})
-import albert_tf.pipelines.predict
-print(albert_tf.pipelines.predict.__file__)
+import importlib.util
+print(importlib.util.find_spec("albert_tf.pipelines.predict").origin)
 """
     done = run(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH="")
     assert done.stdout.strip() == str(wheel.parent / "pipelines/predict.py")

@@ -26,6 +26,7 @@ BATCH, LENGTH, HIDDEN, MASKED = 2, 6, 12, 3
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
 CONFIG = tiny_config(
     vocab_size=29,
+    num_hidden_layers=1,
     embedding_size=8,
     hidden_size=HIDDEN,
     num_attention_heads=3,

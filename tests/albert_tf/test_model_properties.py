@@ -15,9 +15,9 @@ from albert_tf.layers.transformer_block import FeedForward
 from albert_tf.models import AlbertForPreTraining
 from tests.builders import tiny_config
 
-TINY = tiny_config(vocab_size=41, num_hidden_layers=4, initializer_range=0.2)
+TINY = tiny_config(vocab_size=41, num_hidden_layers=2, initializer_range=0.2)
 BATCH, SEQ_LEN, PREDICTIONS = 5, 13, 2
-properties = settings(max_examples=5, deadline=None)
+properties = settings(max_examples=3, deadline=None)
 seeds = st.integers(0, 2**31)
 
 
@@ -100,7 +100,7 @@ def test_sharing_equals_copied_weights(seed, sharing):
     copied = make_model(parameter_sharing="none")
     assert len(copied.variables) > len(shared.variables)
     named = name_map.arrays(shared)
-    # attention_3 of the copy is attention_0 where the attention is shared.
+    # attention_1 of the copy is attention_0 where the attention is shared.
     halves = {"all": "attention|feed_forward", "attention": "attention", "ffn": "feed_forward"}
     for name, variable in name_map.model_variables(copied).items():
         variable.assign(named[re.sub(rf"({halves[sharing]})_\d/", r"\1_0/", name)])
@@ -109,7 +109,7 @@ def test_sharing_equals_copied_weights(seed, sharing):
 
 
 @properties
-@given(seed=seeds, layers=st.integers(1, 4), sharing=st.sampled_from(SHARING_MODES))
+@given(seed=seeds, layers=st.integers(1, 2), sharing=st.sampled_from(SHARING_MODES))
 def test_wanted_positions_come_out_as_among_all(seed, layers, sharing):
     model = make_model(parameter_sharing=sharing, num_hidden_layers=layers)
     randomize(model, seed)
@@ -163,7 +163,7 @@ def test_the_last_block_computes_what_is_wanted(make, kwargs, last):
     products = [operation for operation in graph.get_operations() if operation.type == "MatMul"]
     wide = [product for product in products if "feed_forward_0/intermediate" in product.name]
     rows = [product.outputs[0].shape[0] for product in wide]
-    assert rows == [BATCH * SEQ_LEN] * 3 + [BATCH * last]
+    assert rows == [BATCH * SEQ_LEN, BATCH * last]
 
 
 def test_recomputed_gradients_are_the_same():
@@ -249,7 +249,7 @@ def test_bfloat16_is_near_float32(mixed_bfloat16):
     full = new_model(3, parameter_sharing="ffn", num_hidden_groups=2)
     assert {variable.dtype for variable in half.variables} == {tf.float32}
     batch = make_batch(3)
-    # bfloat16 has 8 bits: each of the 4 layers adds roundings of 2**-9 of its values.
+    # bfloat16 has 8 bits: each of the layers adds roundings of 2**-9 of its values.
     found, expected = loss_and_gradients(half, batch), loss_and_gradients(full, batch)
     assert_near(found, expected, 0.03, of_gradients=3.3)
 
@@ -267,7 +267,7 @@ def test_compiled_equals_not_compiled(precision, request):
 
 def test_float32_islands(mixed_bfloat16, monkeypatch):
     """Softmax, normalization and logits see float32; what is between them bfloat16."""
-    model = new_model(4, num_hidden_layers=2)
+    model = new_model(4)
     seen = {"softmax": [], "rsqrt": [], "matmul": []}
 
     def watch(module, name):

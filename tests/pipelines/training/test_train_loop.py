@@ -142,36 +142,31 @@ def test_stopped_and_resumed_ends_in_the_same_bits(nine_steps, tmp_path):
 
 
 def test_stop_step_saves_a_checkpoint_and_a_later_one_continues(nine_steps, tmp_path, capsys):
-    for step in (5, 7):
-        run(tmp_path, 9, stop_step=step)
-        assert f"stopped at step {step} of 9 (--stop_step)" in capsys.readouterr().out
-        assert tf.train.latest_checkpoint(str(tmp_path / "checkpoints")).endswith(f"ckpt-{step}")
-    with pytest.raises(ValueError, match="is at step 7 already: give a later"):
-        run(tmp_path, 9, stop_step=5)
-    assert [entry["step"] for entry in curves(tmp_path)] == [4, 5, 7]
+    run(tmp_path, 9, stop_step=5)
+    assert "stopped at step 5 of 9 (--stop_step)" in capsys.readouterr().out
+    assert tf.train.latest_checkpoint(str(tmp_path / "checkpoints")).endswith("ckpt-5")
+    with pytest.raises(ValueError, match="is at step 5 already: give a later"):
+        run(tmp_path, 9, stop_step=3)
+    assert [entry["step"] for entry in curves(tmp_path)] == [4, 5]
     assert_equal_weights(nine_steps[1], run(tmp_path, 9, stop_step=99))
 
 
 @pytest.mark.usefixtures("eager")
 def test_a_stop_changes_neither_evaluations_nor_the_best_weights(tmp_path, capsys):
     """A stop step between two evaluations adds none, which could end the run early."""
-    options = {"every": 2, "loop": {"eval_steps": 4, "early_stopping_evaluations": 2}}
-    figures = [0.3, 0.2, 0.4]
-    for stop in (5, None):
-        directory = tmp_path / str(stop)
-        run(directory, 12, stop_step=stop, evaluations=figures, **options)
-        done = 1 if stop else 3
-        run(directory, 12, evaluations=figures[done:], **options)
-        found = [entry for entry in curves(directory) if "heldout_accuracy" in entry]
-        assert [entry["step"] for entry in found] == [4, 8, 12]
-        best = model_directory.find_checkpoint(str(directory / "best"))[1]
-        assert best.endswith("ckpt-12")
+    options = {"every": 1, "loop": {"eval_steps": 2, "early_stopping_evaluations": 2}}
+    run(tmp_path / "run", 6, stop_step=3, evaluations=[0.3], **options)
+    run(tmp_path / "run", 6, evaluations=[0.2, 0.4], **options)
+    found = [entry for entry in curves(tmp_path / "run") if "heldout_accuracy" in entry]
+    assert [entry["step"] for entry in found] == [2, 4, 6]
+    best = model_directory.find_checkpoint(str(tmp_path / "run/best"))[1]
+    assert best.endswith("ckpt-6")
     # A run that ended early is not said to have been stopped.
-    run(tmp_path / "over", 12, evaluations=[0.3, 0.2, 0.1], stop_step=20, **options)
+    run(tmp_path / "over", 6, evaluations=[0.3, 0.2, 0.1], stop_step=10, **options)
     capsys.readouterr()
-    run(tmp_path / "over", 20, evaluations=["none is asked for"], stop_step=18, **options)
+    run(tmp_path / "over", 10, evaluations=["none is asked for"], stop_step=9, **options)
     out = capsys.readouterr().out
-    assert "stopped early at step 12" in out and "--stop_step" not in out
+    assert "stopped early at step 6" in out and "--stop_step" not in out
 
 
 def assert_equal_weights(a, b, **tolerance):
