@@ -44,8 +44,8 @@ QUICK := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expens
 test: $(BIN)/albert
 	$(RUN) ruff check .
 	$(RUN) ruff format --check .
-	$(RUN) mypy
-	$(QUICK) $(RUN) pytest -n 2 --max-worker-restart=0 --timeout=300 -o faulthandler_timeout=290
+	$(RUN) mypy & $(QUICK) $(RUN) pytest -n 2 --max-worker-restart=0 --timeout=300 \
+		-o faulthandler_timeout=290 && wait $$!
 
 # Writes tests/slow_tests.txt: commit it. TEST_SECONDS=900 skips what has not begun by then.
 test-slow: $(BIN)/installed

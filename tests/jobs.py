@@ -1,7 +1,7 @@
 """Programs as users start them: in processes of their own.
 
-`run` and `run_code` fork a process that has imported TensorFlow and done nothing else, because the
-import costs two seconds. `start` starts a new interpreter.
+`run` and `run_code` fork a process that has imported tests.forked and done nothing else, because
+these imports cost three seconds. `start` starts a new interpreter.
 """
 
 import atexit
@@ -22,10 +22,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 NUM_STEPS = 30
 TIMINGS = ("time", "examples_per_second", "tokens_per_second")
 _FORKS = multiprocessing.get_context("forkserver")
-_PRELOADED = ["pipelines.pretrain", "pipelines.finetune", "tensorflow_text"]
-if "WITHOUT_AUTOGRAPH" in os.environ:
-    _PRELOADED.insert(0, "tests.without_autograph")
-_FORKS.set_forkserver_preload(_PRELOADED)
+_FORKS.set_forkserver_preload(["tests.forked"])
 
 
 def free_port():

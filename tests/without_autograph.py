@@ -1,4 +1,4 @@
-"""Imported first, keeps AutoGraph from rewriting the functions that TensorFlow traces.
+"""When imported, keeps AutoGraph from rewriting the functions that TensorFlow traces.
 
 To read and rewrite functions takes a third of the time of tracing a tiny model. `make test` does
 without, and the slow tests trace as users do. A function that needs AutoGraph and is not named here
