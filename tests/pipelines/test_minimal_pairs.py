@@ -10,7 +10,7 @@ from albert_tf.scoring import SentenceScorer
 from pipelines import minimal_pairs
 from pipelines.minimal_pairs import Pair, read_pairs
 from tests.builders import write_json_lines
-from tests.jobs import run
+from tests.jobs import QUICKLY, run
 
 ROWS = [
     {"sentence_good": "the cats sleep", "sentence_bad": "the cats sleeps", "UID": "agreement"},
@@ -87,7 +87,7 @@ def test_the_program(pretrained, tmp_path):
     table = write_json_lines(tmp_path / "a.jsonl", [ROWS[0], *ROWS])
     flags = [f"--checkpoint={pretrained}", f"--input_file={table}", f"--output={tmp_path}/out"]
     flags += [f"--corpus={tmp_path}/corpus.txt", "--pairs_per_group=2", "--masking=piece"]
-    out, _ = run("pipelines.minimal_pairs", *flags)
+    out, _ = run("pipelines.minimal_pairs", *flags, before=QUICKLY)
     assert "3 pairs of 2 groups" in out and "mean of the groups" in out
     assert out.count("words alone") == 3 and out.count("0 pairs of known words") == 1
     result = json.loads((tmp_path / "out.json").read_text())

@@ -84,6 +84,7 @@ def test_damaged_files(tmp_path):
         list(read_lines(str(path)))
 
 
+@pytest.mark.usefixtures("eager")
 def test_predict_reads_and_writes(tuned, tmp_path):
     table = write_csv(tmp_path / "in.csv", 11)
     predict(tuned / "seed_2", table, tmp_path / "of_csv.jsonl")

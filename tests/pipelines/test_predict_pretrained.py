@@ -21,6 +21,7 @@ from tests.builders import tiny_config, with_random_weights, write_json_lines, w
 from tests.conftest import WORDS
 from tests.pipelines.test_predict import predict, rows_of
 
+pytestmark = pytest.mark.usefixtures("eager")
 TEXTS = ["the river is old", "", 'a, "quoted" one', "he sleeps", "the river is old"]
 
 
