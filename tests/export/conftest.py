@@ -21,7 +21,7 @@ from tests.export.task_models import make_module, module_of, traced_once  # noqa
 CHINESE = "北京是中国的首都。上海？天地玄黄宇宙洪荒"
 MAX_SEQ_LENGTH = 37
 DROPOUT = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.2)
-CONFIG = tiny_config(vocab_size=1, **DROPOUT)
+CONFIG = tiny_config(vocab_size=1, num_hidden_layers=1, **DROPOUT)
 
 
 @pytest.fixture(scope="session")

@@ -137,15 +137,15 @@ def test_choices(module_of, tmp_path):
     assert shares[4] > 0.05 and shares.min() == 0
 
 
-QUESTIONS = ["question_answering, 2.0", "question_answering, beams"]
+QUESTIONS = ["question_answering, beams", "question_answering, 2.0, WordPiece"]
 
 
-@pytest.mark.parametrize("name", [*QUESTIONS, "question_answering, WordPiece"])
+@pytest.mark.parametrize("name", QUESTIONS)
 def test_answers_to_questions(module_of, tmp_path, name):
     is_wordpiece = name.endswith("WordPiece")
     task, module = TASKS[name.removesuffix(", WordPiece")], module_of(name)
     # Unknown characters have their space as a piece of its own, which is no answer.
-    contexts = make_texts(16, 5, longest=90) + [" ".join("漢" * n) for n in range(1, 13)]
+    contexts = make_texts(10, 5, longest=90) + [" ".join("漢" * n) for n in range(1, 13, 2)]
     if is_wordpiece:
         contexts = chinese_texts(12)
     asked = enumerate(zip(make_texts(len(contexts), 6, longest=12)[::-1], contexts))
@@ -162,9 +162,8 @@ def test_answers_to_questions(module_of, tmp_path, name):
         assert answers["score"][row] == pytest.approx(score, abs=1e-4)
         assert texts[row] == expected[question.id], question
     check_shares(task, module, questions, answers)
-    if task.may_be_impossible:
-        odds = [found["dev_null_odds"][question.id] for question in questions]
-        np.testing.assert_allclose(answers["no_answer_score"], odds, rtol=1e-5, atol=1e-4)
+    odds = [found["dev_null_odds"][question.id] for question in questions]
+    np.testing.assert_allclose(answers["no_answer_score"], odds, rtol=1e-5, atol=1e-4)
     assert len(set(texts)) > 5 and (is_wordpiece or "" in texts)
     assert all(answer in context for answer, context in zip(texts, contexts))
 
