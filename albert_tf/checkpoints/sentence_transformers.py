@@ -10,7 +10,6 @@ import os
 
 import tensorflow as tf
 
-from albert_tf.answering.sentences import POOLINGS
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError, shown
 from albert_tf.storage.unreadable import refuse_unreadable
@@ -57,8 +56,8 @@ def read_task(directory: str, longest: int) -> dict:
     used = values.get("pooling_mode") or [key for key in values if values[key] is True]
     names = {key: name for name, key in _KEYS.items()}
     [*pooling] = {names.get(key, key) for key in ([used] if isinstance(used, str) else used)}
-    if len(pooling) != 1 or pooling[0] not in POOLINGS:
-        raise UserError(f"{path}: pooling {shown(used)}, expected one of {', '.join(POOLINGS)}")
+    if len(pooling) != 1 or pooling[0] not in _KEYS:
+        raise UserError(f"{path}: pooling {shown(used)}, expected one of {', '.join(_KEYS)}")
     length = files.read_json_if_exists(os.path.join(directory, _LENGTH_FILE)).get("max_seq_length")
     return {
         "task": "embedding",

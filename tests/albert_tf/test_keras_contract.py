@@ -70,6 +70,7 @@ MODELS = {
     "classification": (partial(models.AlbertForSequenceClassification, CONFIG, 3), INPUTS),
     "token_classification": (partial(models.AlbertForTokenClassification, CONFIG, 3), INPUTS),
     "multiple_choice": (partial(models.AlbertForMultipleChoice, CONFIG, num_choices=2), INPUTS),
+    "embedding": (partial(models.AlbertForEmbedding, CONFIG), INPUTS),
     "question_answering": (partial(models.AlbertForQuestionAnswering, CONFIG), INPUTS),
     "answerable": (partial(models.AlbertForAnswerableQuestionAnswering, CONFIG), INPUTS),
 }
@@ -147,7 +148,7 @@ def test_variables_come_with_the_first_call_alone_and_have_gradients(create, arg
     gradients = zip(tape.gradient(loss, layer.trainable_variables), layer.trainable_variables)
     without = {variable.name for gradient, variable in gradients if gradient is None}
     # These models read the pieces' output only.
-    without_pooler = ("TokenClassification", "QuestionAnswering")
+    without_pooler = ("TokenClassification", "QuestionAnswering", "Embedding")
     assert not without or type(layer).__name__.endswith(without_pooler)
     assert all("/pooler/" in name for name in without), without
     layer(*args, training=True)

@@ -58,9 +58,10 @@ def test_refusals(file, values, error, tmp_path):
 @pytest.fixture
 def ours_and_theirs(tmp_path):
     """Returns our model and tokenizer, and the same model in sentence-transformers."""
-    sentence_transformers = pytest.importorskip("sentence_transformers")
 
     def make(kind="wordpiece", **task):
+        import sentence_transformers
+
         write_model(tmp_path / "a", {**TASK, **task}, marks.write_vocabulary(tmp_path, kind))
         directory = to_hugging_face(tmp_path)
         theirs = sentence_transformers.SentenceTransformer(str(directory), device="cpu")
