@@ -176,7 +176,8 @@ def test_the_length_is_that_those_of_training(model_dir, tmp_path, monkeypatch, 
         assert module.max_seq_length == used
         assert ("warning" in out) == ("at most 24 pieces" in out) == (used > 24)
         assert "not trained by the last run (--sentence_objective=none): pooled_output" in out
-        assert ("in_order_probability, sop_log_probs;" in out) == (kind is None)
+        assert "not trained to compare texts: mean_pooled_output" in out
+        assert ("in_order_probability, sop_log_probs\n" in out) == (kind is None)
 
 
 def test_an_export_is_not_made_a_second_time(exported, model_dir, capsys, monkeypatch):
@@ -198,7 +199,7 @@ def test_another_export_gets_the_next_version(
     (output / "notes").mkdir()
     arguments = {"checkpoint": str(model_dir), "output": str(output)}
     export(**arguments, max_seq_length=MAX_SEQ_LENGTH - 1)
-    assert "not trained" not in capsys.readouterr().out
+    assert "not trained by the last run" not in capsys.readouterr().out
     for _ in range(2):
         made = export(**arguments, max_seq_length=MAX_SEQ_LENGTH, precision="bfloat16")
     assert made == str(output / "6") and provenance(output / "6")["precision"] == "bfloat16"
