@@ -125,8 +125,8 @@ def test_twelve_steps_are_theirs(form, ours_and_theirs):
         with tf.GradientTape() as tape:
             outputs = model(batch_of(encoded, tokenizer))
             ours = tf.reduce_mean(task.losses(outputs, labels))
-        # Cosines are exact to 1e-7 in float32, and the loss divides them by 0.05.
-        assert float(ours) == pytest.approx(loss.item(), rel=1e-6, abs=4e-6)
+        # float32: torch's own loss is up to 6e-6 from float64.
+        assert float(ours) == pytest.approx(loss.item(), abs=2e-5)
         gradients = dict(zip(variables, tape.gradient(ours, [*variables.values()])))
         norm, difference = 0.0, 0.0
         for row in rows:
