@@ -126,7 +126,7 @@ def test_twelve_steps_are_theirs(form, ours_and_theirs):
             outputs = model(batch_of(encoded, tokenizer))
             ours = tf.reduce_mean(task.losses(outputs, labels))
         # float32: torch's own loss is up to 6e-6 from float64.
-        assert float(ours) == pytest.approx(loss.item(), abs=2e-5)
+        assert float(ours) == pytest.approx(loss.item(), abs=1e-5)
         gradients = dict(zip(variables, tape.gradient(ours, [*variables.values()])))
         norm, difference = 0.0, 0.0
         for row in rows:
@@ -136,11 +136,11 @@ def test_twelve_steps_are_theirs(form, ours_and_theirs):
             norm += np.square(gradient).sum()
             difference += np.square(found - gradient).sum()
             variables[row.ours].assign_sub(0.01 * found)
-        assert np.sqrt(difference / norm) < 5e-5  # float32: measured 2.6e-5 at most
-        with torch.no_grad():
-            for parameter in parameters.values():
-                if parameter.grad is not None:
-                    parameter -= 0.01 * parameter.grad
+            # Both have the same weights in each step: rounding would add up.
+            weights = variables[row.ours].numpy()
+            weights = torch.tensor(weights.T if "torch" in row.transposed else weights)
+            parameters[row.torch.removeprefix("albert.")].data.copy_(weights)
+        assert np.sqrt(difference / norm) < 2e-5  # measured 9e-6
 
 
 def batch_of(encoded, tokenizer):
