@@ -8,7 +8,8 @@ fails.
 from tensorflow.python.autograph.core import ag_ctx
 from tensorflow.python.autograph.impl import api
 
-NEED_AUTOGRAPH = {"run_steps"}  # of make_step_loop: it has a `while` over tensors
+# Of make_step_loop: a `while` over tensors, and a bound method that each of several replicas calls.
+NEED_AUTOGRAPH = {"run_steps", "one_step"}
 _converted_call = api.converted_call
 
 
