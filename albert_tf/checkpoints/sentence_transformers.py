@@ -50,15 +50,29 @@ def read_task(directory: str, longest: int) -> dict:
         parts = json.loads(tf.io.read_file(path).numpy())
         paths = {str(of["type"]).rpartition(".")[2]: str(of["path"]) for of in parts}
     if [*paths] not in ([*_PARTS], [*_PARTS[:2]]):
-        raise UserError(f"{path}: parts {', '.join(paths)}, expected {', '.join(_PARTS)}")
+        raise UserError(
+            f"{path}: parts {', '.join(paths)}, expected {', '.join(_PARTS)}: remove this file to "
+            "read the encoder alone"
+        )
     path = os.path.join(directory, paths["Pooling"], "config.json")
     values = files.read_json(path)
-    used = values.get("pooling_mode") or [key for key in values if values[key] is True]
+    used = values.get("pooling_mode") or [
+        key for key in values if key.startswith("pooling_mode_") and values[key] is True
+    ]
     names = {key: name for name, key in _KEYS.items()}
     [*pooling] = {names.get(key, key) for key in ([used] if isinstance(used, str) else used)}
     if len(pooling) != 1 or pooling[0] not in _KEYS:
         raise UserError(f"{path}: pooling {shown(used)}, expected one of {', '.join(_KEYS)}")
-    length = files.read_json_if_exists(os.path.join(directory, _LENGTH_FILE)).get("max_seq_length")
+    sizes, usage = (
+        files.read_json_if_exists(os.path.join(directory, name))
+        for name in (_LENGTH_FILE, "config_sentence_transformers.json")
+    )
+    if sizes.get("do_lower_case") or usage.get("default_prompt_name"):
+        raise UserError(
+            f"{directory!r}: do_lower_case or default_prompt_name is set, which an embedder lacks: "
+            "unset it, and change the texts yourself"
+        )
+    length = sizes.get("max_seq_length")
     return {
         "task": "embedding",
         "kind": "embedder",

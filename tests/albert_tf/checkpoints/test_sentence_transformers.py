@@ -31,6 +31,8 @@ def test_task_is_read_from_their_files(pooling, tiny_vocabulary, tmp_path):
     model = write_model(tmp_path / "a", task, tiny_vocabulary)
     theirs = to_hugging_face(tmp_path)
     (theirs / "task.json").unlink()
+    path = theirs / "1_Pooling/config.json"
+    write_json(path, {**json.loads(path.read_text()), "include_prompt": True})
     convert(theirs, tmp_path / "b")
     assert json.loads((tmp_path / "b/task.json").read_text()) == task
     found = name_map.arrays(albert_tf.from_pretrained(tmp_path / "b")[0])
@@ -41,10 +43,16 @@ def test_task_is_read_from_their_files(pooling, tiny_vocabulary, tmp_path):
 @pytest.mark.parametrize(
     ("file", "values", "error"),
     [
-        ("modules.json", [{"path": "", "type": "x.Dense"}], "parts Dense, expected Transformer, "),
+        ("modules.json", [{"path": "", "type": "x.Dense"}], "Normalize: remove this file to read"),
         ("modules.json", {"a": 1}, "modules.json: expected a list of parts"),
         ("1_Pooling/config.json", {"pooling_mode": "max"}, "pooling 'max', expected one of mean,"),
-        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": True, "x": True}, "pooling .*'x'"),
+        (
+            "1_Pooling/config.json",
+            {"pooling_mode_mean_tokens": True, "pooling_mode_x": True},
+            "pooling .*mode_x'",
+        ),
+        ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case or default_prompt_"),
+        ("config_sentence_transformers.json", {"default_prompt_name": "a"}, "lacks: unset it"),
     ],
 )
 def test_refusals(file, values, error, tmp_path):
