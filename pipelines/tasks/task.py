@@ -166,7 +166,7 @@ class Task(abc.ABC):
             examples, self.block_size, lambda block, first: self.pack(block, first, encoder)
         )
         labels = self.targets(examples, features, max_seq_length) if training else {}
-        number = len(sequences) // max(1, len(features))
+        number = len(sequences) // max(1, len(features)) or 1
         return dataclasses.replace(sequences, labels=labels, sequences_per_example=number), features
 
     @abc.abstractmethod

@@ -49,6 +49,7 @@ def test_labels_are_those_of_the_training_file_or_given(train, tokenizer, tmp_pa
     task = task_of(train, labels=["odd", "new", "good", "bad"])
     sequences, _ = task.encode(task.read("train"), tokenizer, 9, training=True)
     np.testing.assert_array_equal(sequences.labels["labels"], [2, 3, 2, 0])
+    assert len(task.encode([], tokenizer, 9, training=False)[0]) == 0
     with pytest.raises(ValueError, match=r"train\.tsv:3: unknown label 'bad' .*'odd', 'good'$"):
         task_of(train, labels=["odd", "good"]).read("train")
 
