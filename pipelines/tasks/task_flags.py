@@ -114,7 +114,11 @@ def _define_flags_of_some_tasks() -> None:
         "text_column", "text", "Column of the text (multiple_choice: of the passage)."
     )
     flags.DEFINE_string("text_pair_column", None, "Column of a second text.")
-    flags.DEFINE_string("label_column", "label", "Column of the label, number or correct option.")
+    flags.DEFINE_string(
+        "label_column",
+        "label",
+        "Column of the label, number or correct option. embedding: if empty, pairs have no scores.",
+    )
     flags.DEFINE_string("id_column", None, "Column of the row's id. Default: the row's number.")
     flags.DEFINE_string("question_column", None, "multiple_choice: column of the question.")
     flags.DEFINE_string("options_column", "options", "multiple_choice: column of the options.")
@@ -217,7 +221,7 @@ def _check_flags(values: flags.FlagValues) -> None:
     of_texts = ("text_column", "text_pair_column", "negative_column", "options_column")
     for flag in (*of_texts, "label_column"):
         column = values[flag].value
-        if column == "":
+        if column == "" and (flag, values.task) != ("label_column", "embedding"):
             raise UserError(f"--{flag} is empty: name the column, or remove the flag")
         # Otherwise, for example, the text could also be used as the label.
         if column and flag_of.setdefault(column, flag) != flag:

@@ -280,6 +280,8 @@ def test_one_line_for_wrong_flags(table, pretrained, tmp_path):
         f"{start} --class_weights=a=0": "'a=0' is no label=number; expected balanced",
         "--task=rte --data_dir=/nowhere": "--data_dir: there is no directory '/nowhere'",
         own: "give --init_checkpoint",
+        f"{own} --label_column=": "--label_column is empty: name the column",
+        f"--task=embedding --train_file={train} --label_column=": "give --init_checkpoint",
         f"{own} --text_column=label": "--text_column and --label_column both name the column",
         f"--task=rte --data_dir=. --dev_file={train}": "--dev_file does not apply to --task=rte",
         f"{start} --albert_config=albert_base": "is the checkpoint's own",
