@@ -26,7 +26,7 @@ def kept_baselines(
     else:
         baselines = score_baselines(task, [(train, dev)])
         for name, answer in further.items():
-            baselines[name] = _scored(task, list(answer().rows()))
+            baselines[name] = _scored(task, name, list(answer().rows()))
     if baselines:
         files.write_json(path, {"of": of, "baselines": baselines})
         line = f"{task.best_metric} on dev{describe_baselines(baselines, task.best_metric)}"
@@ -54,14 +54,12 @@ def score_baselines(task: Task, divisions: Iterable[tuple[list, list]]) -> dict[
             return {}
         for name, found in baselines.items():
             rows.setdefault(name, []).extend(found)
-    result = {name: {**_scored(task, found), **sampled} for name, found in rows.items()}
-    if "majority" in result:
-        del result["majority"]["intervals"]
-    return result
+    return {name: {**_scored(task, name, found), **sampled} for name, found in rows.items()}
 
 
-def _scored(task: Task, rows: list[dict]) -> dict:
-    return {"metrics": task.score(rows), "intervals": task.intervals(rows)}
+def _scored(task: Task, name: str, rows: list[dict]) -> dict:
+    intervals = {} if name == "majority" else {"intervals": task.intervals(rows)}
+    return {"metrics": task.score(rows), **intervals}
 
 
 def describe_baselines(baselines: Mapping[str, dict], metric: str) -> str:

@@ -154,6 +154,13 @@ def test_divisions_are_scored_together_and_long_ones_sampled(monkeypatch, tmp_pa
     assert f"{words:.4f} of words alone (but within its interval): try" in capsys.readouterr().out
 
 
+def test_a_constant_answer_needs_no_interval(monkeypatch):
+    rows, task = tickets(60, 3, False), ClassificationTask("own", {}, labels=sorted(QUEUES))
+    scored = []
+    monkeypatch.setattr(task, "intervals", lambda rows: scored.append(rows) or {})
+    assert len(baselines.score_baselines(task, [(rows, rows)])) == len(scored) + 1
+
+
 def test_baselines_are_kept_and_an_error_is_a_warning(monkeypatch, tmp_path, capsys):
     task, rows = ClassificationTask("own", {}, labels=sorted(QUEUES)), tickets(60, 3, False)
 
