@@ -3,8 +3,8 @@ r"""Converts a checkpoint to an OpenVINO model: texts as input, labels or embedd
 Writes the versions OUTPUT/1, OUTPUT/2 and so on, which OpenVINO Model Server loads: model.xml and
 model.bin, with the tokenizer inside. Inputs are `text` and, for tasks with pairs, `text_pair`,
 string [batch]. Outputs are as in the SavedModel's `serving_default`, without `unknown_share`.
-Kinds: encoder, classifier, regressor and multilabel. A pre-trained model becomes an encoder. Long
-texts are tokenized as a whole, and then truncated.
+Kinds: encoder, embedder, classifier, regressor and multilabel. A pre-trained model becomes an
+encoder. Long texts are tokenized as a whole, and then truncated.
 
 With --calibration_file, matmuls become int8 (NNCF). Ranges of activations come from the first 300
 rows. With --dev_file, the task's metrics are printed before and after, and a model that loses more
@@ -91,6 +91,8 @@ def convert(
             f"{checkpoint!r}: no OpenVINO model of kind {module.served.kind} can take texts: use "
             f"export.onnx, or --kind={ENCODER}"
         )
+    if dev_file and module.served.kind in (ENCODER, "embedder"):
+        raise UserError(f"--dev_file: kind {module.served.kind} has no metric: remove the flag")
     dev = _read(module, dev_file, "dev_file") if dev_file else None
     data = io.BytesIO(onnx.build(module).SerializeToString())
     ids_model = graph.openvino.Core().read_model(data)
@@ -158,7 +160,7 @@ def _score(form: str, answer, task, examples: list) -> dict[str, float]:
 def _check_loss(before: Mapping[str, float], after: Mapping[str, float], most: float) -> None:
     """Raises a UserError if quantization lowers the first metric, if any, by more than `most`."""
     for first in [*before][:1]:
-        if before[first] - after[first] > most:
+        if not before[first] - after[first] <= most:  # also for NaN
             raise UserError(
                 f"int8 lowers {first} from {before[first]:.4f} to {after[first]:.4f}, more than "
                 f"--max_accuracy_loss={most}: take other rows for --calibration_file, or omit it"

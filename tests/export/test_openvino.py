@@ -9,7 +9,7 @@ import pytest
 from albert_tf.text import model_normalizer
 from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
-from export.openvino import convert
+from export.openvino import _check_loss, convert
 from tests import vocabularies
 from tests.builders import raises_one_line
 from tests.export.task_models import TASKS, serve
@@ -20,7 +20,14 @@ needs_packages = pytest.mark.extras("onnx", "openvino", "openvino_tokenizers", "
 @needs_packages
 @pytest.mark.parametrize(
     "name",
-    ["pretraining", "classifier", "classifier of texts, WordPiece", "regressor", "multilabel"],
+    [
+        "pretraining",
+        "embedder",
+        "classifier",
+        "classifier of texts, WordPiece",
+        "regressor",
+        "multilabel",
+    ],
 )
 def test_texts_are_answered_like_the_model_does(name, make_module, module_of, model_dir, tmp_path):
     from export import openvino_graph
@@ -39,7 +46,7 @@ def test_texts_are_answered_like_the_model_does(name, make_module, module_of, mo
     if name == "pretraining":
         assert found.keys() == {"pooled_output", "mean_pooled_output"}
         texts["text_pair"] = [b"", b""]
-    if "of texts" in name:
+    if "of texts" in name or name == "embedder":
         del texts["text_pair"]
     elif name != "pretraining":
         with pytest.raises(RuntimeError):
@@ -111,8 +118,17 @@ def test_int8_is_written_unless_it_loses_too_much_on_a_task(
     assert [file.name for file in tmp_path.iterdir()] == ["1"]
 
 
+def test_nan_is_too_much_lost():
+    with raises_one_line("to nan, more than --max_accuracy_loss=0.5"):
+        _check_loss({"accuracy": 0.9}, {"accuracy": np.nan}, 0.5)
+
+
 @needs_packages
-def test_kinds_that_take_no_texts_are_refused(module_of, model_dir, tmp_path):
+def test_what_has_no_metric_or_takes_no_texts_is_refused(module_of, model_dir, tmp_path):
+    embedder = module_of("embedder").served.model_dir
+    for path, kind in ((embedder, "embedder"), (str(model_dir), "encoder")):
+        with raises_one_line(f"^--dev_file: kind {kind} has no metric: remove the flag$"):
+            convert(path, str(tmp_path), dev_file="dev.csv")
     directory = module_of("token_classifier").served.model_dir
     with raises_one_line(
         "no OpenVINO model of kind token_classifier can take texts: use export.onnx"
