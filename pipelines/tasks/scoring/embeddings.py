@@ -37,7 +37,9 @@ OF_SCORES: Mapping[str, Callable[..., np.ndarray]] = {
 def intervals_of_rows(
     columns: Sequence[np.ndarray], metrics: Mapping[str, Callable[..., np.ndarray]]
 ) -> dict[str, list[float]]:
-    """Returns 95 % intervals by bootstrap of the rows. `columns` are [n] each."""
+    """Returns 95 % intervals by bootstrap of the rows, if n > 1. `columns` are [n] each."""
+    if len(columns[0]) < 2:
+        return {}
     settings: dict[str, Any] = {"paired": True, "vectorized": True, "method": "percentile"}
     settings.update(n_resamples=1000, batch=1 + _CELLS // len(columns[0]), random_state=0)
     found = {name: stats.bootstrap(columns, of, **settings) for name, of in metrics.items()}
@@ -57,7 +59,7 @@ def ranks(first: Any, second: Any, pairs: Sequence[tuple[str, str]]) -> np.ndarr
     """Returns the rank of each second text among all different second texts, float64 [n], from 1.
 
     Other second texts of an equal first text are ignored. Texts of equal cosine have their mean
-    rank. For the vectors see `cosines`. `pairs` has the texts.
+    rank; NaN has the last. For the vectors see `cosines`. `pairs` has the texts.
     """
     firsts, seconds = (np.array(texts, object) for texts in zip(*pairs))
     of_first = np.unique(firsts, return_inverse=True)[1]
@@ -71,8 +73,8 @@ def ranks(first: Any, second: Any, pairs: Sequence[tuple[str, str]]) -> np.ndarr
         block = block.toarray() if sparse.issparse(block) else block
         own = block[np.arange(len(block)), of_second[rows]][:, np.newaxis]
         block[partners[of_first[rows]].nonzero()] = -np.inf
-        higher, equal = (compare(block, own).sum(axis=1) for compare in (np.greater, np.equal))
-        found[rows] = 1 + higher + equal / 2
+        higher, equal = ~(block <= own), block == own
+        found[rows] = 1 + higher.sum(axis=1) + equal.sum(axis=1) / 2
     return found
 
 

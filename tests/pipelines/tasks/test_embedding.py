@@ -113,6 +113,7 @@ def test_ranks():
         others = {b: second[[t[1] for t in texts].index(b)] for _, b in texts}
         cosines = {b: first[row] @ v for b, v in others.items() if b not in partners}
         assert found[row] == 1 + sum(c > cosines[other] for c in cosines.values())
+    assert ranks(first * np.nan, second, texts).min() > 4  # not the best one
     vectors = vectors_of_words([("a b", "b c"), ("d", "e"), ("d", "d")])["words in common"]
     assert (vectors[0] @ vectors[1].T).toarray().round(3).tolist() == [
         [0.5, 0, 0],
@@ -121,6 +122,12 @@ def test_ranks():
     ]
     # The second pair has no word in common: its text ties with the third one.
     assert ranks(*vectors, [("a b", "b c"), ("d", "e"), ("f", "d")]).tolist() == [1, 2.5, 1]
+
+
+@pytest.mark.parametrize("row", [{"rank": 2.0}, {"label": 1.0, "prediction": 0.5}])
+def test_one_row_has_no_interval(row):
+    task = EmbeddingTask("embedding", {})
+    assert task.score([row]) and task.intervals([row]) == {}
 
 
 PAIRS = [
