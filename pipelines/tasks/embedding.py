@@ -4,6 +4,7 @@ import array
 import collections
 import copy
 import dataclasses
+import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
@@ -114,13 +115,18 @@ class EmbeddingTask(Task):
         """See Task: 0.1 for single texts."""
         return None if "text_pair" in self._columns_of("train") else 0.1
 
+    @functools.cached_property
+    def _names(self) -> dict[str, list[str]]:
+        """All columns of each split."""
+        return {n: column_names(paths[0], self.quoting) for n, paths in self.files.items()}
+
     def _columns_of(self, split: str) -> dict[str, str]:
         """Maps fields to the columns to read of a split.
 
         A hard negative may be missing in dev, the second text in train beside a dev file, and the
         score in some files.
         """
-        names = {n: column_names(paths[0], self.quoting) for n, paths in self.files.items()}
+        names = self._names
         optional = {"negative"} if split != "train" else {"text_pair"} if "dev" in names else set()
         label = self.columns["label"]
         if label == self.fields["label"] or any(label in found for found in names.values()):
@@ -149,6 +155,8 @@ class EmbeddingTask(Task):
 
     def objection(self, config: AlbertConfig, settings: Any, strategy: Any) -> str:
         """See Task.objection."""
+        if settings.global_batch_size == 1:
+            return "--global_batch_size=1: embeddings compare the rows of a batch: give 2 or more"
         if settings.gradient_accumulation_steps > 1:
             return (
                 "--gradient_accumulation_steps: the loss of embeddings compares all texts of a "

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.tasks import embedding
 from pipelines.tasks.embedding import EmbeddingTask
 from pipelines.tasks.embedding_losses import ranking_losses, score_losses
+from pipelines.tasks.reading import tables
 from pipelines.tasks.scoring.embeddings import ranks, vectors_of_words
 from pipelines.training.settings import LoopSettings
 from tests.builders import raises_one_line, run_task, write_json_lines
@@ -162,13 +164,21 @@ SCORED = ("text", "second", "score")
         (("text", "second"), SCORED, SCORE, 2, "spearman"),
     ],
 )
-def test_forms(tmp_path, train, dev, columns, texts, metric):
+def test_forms(tmp_path, monkeypatch, train, dev, columns, texts, metric):
+    opened = []
+
+    def read(path, quoting):
+        opened.append(path)
+        return tables.column_names(path, quoting)
+
+    monkeypatch.setattr(embedding, "column_names", read)
     task = make_task(tmp_path, dev, train, columns)
     examples = task.read("train")
     assert [len([*e.texts()]) for e in examples] == [texts] * 30
     assert examples[0].is_answered == ("score" in train) and task.best_metric == metric
     assert task.hidden_dropout_prob == (None if "second" in train else 0.1)
     assert [len([*e.texts()]) for e in task.read("dev")] == [2] * len(PAIRS[30:])
+    assert sorted(opened) == sorted({*opened}), "each file is opened once for its columns"
 
 
 @pytest.mark.parametrize(
@@ -201,6 +211,7 @@ def test_refusals(tmp_path, arguments, error):
             {"gradient_accumulation_steps": 2},
             "--gradient_accumulation_steps: the loss of embeddings",
         ),
+        ({"global_batch_size": 1}, "--global_batch_size=1: embeddings compare"),
         ({"freeze_encoder": True}, "--freeze_encoder"),
         ({"hidden_dropout_prob": 0.0}, "--hidden_dropout_prob=0: without dropout"),
     ],
