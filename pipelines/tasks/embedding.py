@@ -224,6 +224,7 @@ class EmbeddingTask(Task):
         else:
             number = len({example.text_pair for example in examples})
             form = f"pairs that belong together, {number:,} different second texts"
+            form += ", each pair with a hard negative" * (examples[0].negative is not None)
         notes = [form, *describe_texts(examples)]
         if equal:
             notes.append(f"warning: {equal:,} pairs of equal texts: there is nothing to learn")

@@ -102,8 +102,10 @@ def split_off_dev(
     if is_dev.all() or not is_dev.any():
         raise UserError(
             f"--dev_fraction={fraction} of {len(examples):,} rows leaves no row for "
-            f"{'training' if is_dev.all() else 'dev'} (equal texts stay on one side): choose "
-            "another share, or give --dev_file"
+            f"{'training' if is_dev.all() else 'dev'}: rows with a common text stay together "
+            f"({len(shared.groups):,} different texts), and each label stays in training "
+            f"({len({classes for classes, _ in strata}):,} different): check the columns, choose "
+            "another fraction, or give --dev_file"
         )
     return is_dev
 
