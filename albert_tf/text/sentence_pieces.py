@@ -78,8 +78,10 @@ class SentencePieceVocabulary(Vocabulary):
 
     @property
     def prepares(self) -> TextSettings:
-        """How text is prepared before SentencePiece: not at all, if the model does it itself."""
-        return TextSettings(False, True) if self._normalizes else self.settings
+        """How text is prepared before SentencePiece. A model's own table leaves only the quotes."""
+        if not self._normalizes:
+            return self.settings
+        return self.settings._replace(do_lower_case=False, keep_accents=True)
 
     @functools.cached_property
     def composes(self) -> bool:

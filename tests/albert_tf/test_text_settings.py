@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.checkpoints.pretrained import read_tokenizer
+from albert_tf.text.model_normalizer import normalizer, with_normalizer
 from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
 from albert_tf.text.wordpiece import WordPieceVocabulary
@@ -100,9 +101,13 @@ def test_what_their_tokenizers_do_and_ours_do_not(vocabulary, tmp_path, name, co
         read_tokenizer(str(vocabulary.parent), str(elsewhere), do_lower_case=False)
 
 
-def test_latex_quotes(vocabulary):
+@pytest.mark.parametrize("prepares_itself", [False, True])
+def test_latex_quotes(vocabulary, prepares_itself):
     """As transformers' AlbertTokenizer reads them, with which the model was trained."""
     of_hugging_face(vocabulary)
+    if prepares_itself and vocabulary.suffix == ".model":
+        table = normalizer(TextSettings(False, True))
+        vocabulary.write_bytes(with_normalizer(vocabulary.read_bytes(), table))
     tokenizer = AlbertTokenizer(vocabulary)
     text = "The ``Fox'' said '' no ` '"
     expected = text if tokenizer.is_wordpiece else 'The "Fox" said " no ` \''
