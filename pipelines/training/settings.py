@@ -39,14 +39,21 @@ class TrainingSettings:
     global_batch_size: int = setting(
         flags.DEFINE_integer, "Examples per step, summed over all devices.", lower_bound=1
     )
-    num_train_steps: int = setting(flags.DEFINE_integer, "Number of training steps.", lower_bound=1)
+    num_train_steps: int = setting(
+        flags.DEFINE_integer,
+        "Number of training steps. Default of fine-tuning: see --num_epochs.",
+        lower_bound=1,
+    )
     num_warmup_steps: int | None = setting(
         flags.DEFINE_integer,
         "Number of warm-up steps. Default: 2.5 % of all steps (pre-training), 10 % (fine-tuning).",
         lower_bound=0,
     )
     learning_rate: float = setting(
-        flags.DEFINE_float, "Learning rate at the end of the linear warm-up.", lower_bound=0.0
+        flags.DEFINE_float,
+        "Learning rate at the end of the linear warm-up. Fine-tuning chooses the default by the "
+        "model's width.",
+        lower_bound=0.0,
     )
     weight_decay: float = setting(
         flags.DEFINE_float, "Decoupled weight decay rate.", 0.01, lower_bound=0.0
@@ -82,7 +89,8 @@ class TrainingSettings:
 
     num_epochs: float | None = setting(
         flags.DEFINE_float,
-        "Number of epochs over the training data. Replaces --num_train_steps.",
+        "Number of epochs over the training data. Replaces --num_train_steps. Fine-tuning chooses "
+        "the default, from 3 to 20, by the number of examples.",
         None,
         lower_bound=0.001,
     )
@@ -211,7 +219,8 @@ class LoopSettings:
     eval_steps: int = setting(
         flags.DEFINE_integer,
         "Steps between evaluations on held-out data; 0 disables evaluation. MODEL_DIR/best holds "
-        "the weights with the best result.",
+        "the weights with the best result. Fine-tuning evaluates ten times by default, or not at "
+        "all with --folds.",
         0,
         lower_bound=0,
     )
