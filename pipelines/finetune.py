@@ -83,7 +83,7 @@ from .tasks.running.seed_run import (
     run_seed,
     what_is_predicted,
 )
-from .tasks.task_flags import choose_dev_fraction, create_tasks, define_task_flags
+from .tasks.task_flags import chosen_flags, create_tasks, define_task_flags
 from .training.run import (
     InitialModel,
     Run,
@@ -160,31 +160,26 @@ def main(_) -> None:
     check_steps_flags()
     combinations = _combinations(FLAGS.learning_rate, FLAGS.num_epochs)
     tasks, seeds = create_tasks(FLAGS), _seeds(FLAGS.random_seeds)
-    dropout = FLAGS.hidden_dropout_prob
+    chosen = chosen_flags(FLAGS, next(iter(tasks.values())))
+    values = {**FLAGS.flag_values_dict(), **chosen}
     initial = initial_model(
         FLAGS.init_checkpoint
         and initial_path(FLAGS.init_checkpoint, FLAGS.output_dir, FLAGS.strategy),
         FLAGS.albert_config,
         FLAGS.spm_model_file,
-        next(iter(tasks.values())).hidden_dropout_prob if dropout is None else dropout,
+        values["hidden_dropout_prob"],
         FLAGS.classifier_dropout_prob,
         FLAGS.num_hidden_layers,
     )
     strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
-    loop, fraction = settings_from_flags(LoopSettings), FLAGS.dev_fraction
-    if FLAGS.folds and loop.eval_steps is None:
-        # The rows on which a fold is scored must not be used to select its weights.
-        loop = dataclasses.replace(loop, eval_steps=0)
-    chosen = {}
-    if fraction is None and (fraction := choose_dev_fraction(FLAGS)):
-        chosen = {"dev_fraction": fraction}
+    fraction = values["dev_fraction"]
     job = Finetuning(
         task=next(iter(tasks.values())),
         initial=initial,
         output_dir=FLAGS.output_dir,
         random_seeds=seeds,
         settings=next(iter(combinations.values())),
-        loop=loop,
+        loop=settings_from_flags(LoopSettings, eval_steps=values["eval_steps"]),
         strategy=strategy,
         divide=functools.partial(split_off_dev, fraction=fraction) if fraction else None,
         baselines=None if FLAGS.baseline else {},
@@ -409,15 +404,25 @@ def initial_model(
         changes["attention_probs_dropout_prob"] = hidden_dropout_prob
     if num_hidden_layers:
         changes["num_hidden_layers"] = num_hidden_layers
-    config, trained = dataclasses.replace(initial.config, **changes), initial.config
-    if initial.weights and not {*sharing_plan(config)} <= {*sharing_plan(trained)}:
-        raise UserError(
-            f"--num_hidden_layers={num_hidden_layers}: {init_checkpoint!r} has "
-            f"{trained.num_hidden_layers} layers that do not share all weights "
-            f"(parameter_sharing {trained.parameter_sharing!r}): give "
-            f"{trained.num_hidden_layers} or fewer"
-        )
-    return initial._replace(config=config)
+        if initial.weights and not _fits(initial.config, num_hidden_layers):
+            trained = initial.config
+            depths = range(1, trained.num_hidden_layers + 1)
+            possible = ", ".join(str(depth) for depth in depths if _fits(trained, depth))
+            raise UserError(
+                f"--num_hidden_layers={num_hidden_layers}: {init_checkpoint!r} was trained with "
+                f"{trained.num_hidden_layers} layers (parameter_sharing "
+                f"{trained.parameter_sharing!r}, num_hidden_groups {trained.num_hidden_groups}); "
+                f"with this number, other weights would be combined: give one of {possible}"
+            )
+    return initial._replace(config=dataclasses.replace(initial.config, **changes))
+
+
+def _fits(trained: AlbertConfig, depth: int) -> bool:
+    """Returns whether `depth` layers combine attention and feed-forward weights as trained."""
+    if depth < trained.num_hidden_groups:
+        return False
+    config = dataclasses.replace(trained, num_hidden_layers=depth)
+    return {*sharing_plan(config)} <= {*sharing_plan(trained)}
 
 
 def _read_splits(job: Finetuning) -> tuple[dict[str, list], dict[str, list[str]]]:

@@ -199,10 +199,16 @@ def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
     return {name: task}
 
 
-def choose_dev_fraction(values: flags.FlagValues) -> float:
-    """Returns a --dev_fraction that was not given: 0 if a dev set exists or is not evaluated."""
+def chosen_flags(values: flags.FlagValues, task: Task) -> dict[str, float]:
+    """Maps flags that were not given, and that the data alone determine, to their values."""
     has_dev = values.dev_file or values.folds or values.task not in _OWN
-    return 0.0 if has_dev or values.eval_steps == 0 else DEV_FRACTION
+    chosen: dict[str, float | None] = {
+        # The rows on which a fold is scored must not be used to select its weights.
+        "eval_steps": 0 if values.folds else None,
+        "dev_fraction": None if has_dev or values.eval_steps == 0 else DEV_FRACTION,
+        "hidden_dropout_prob": task.hidden_dropout_prob,
+    }
+    return {n: new for n, new in chosen.items() if new is not None and values[n].value is None}
 
 
 def _check_flags(values: flags.FlagValues) -> None:

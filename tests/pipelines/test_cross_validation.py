@@ -44,6 +44,7 @@ def test_each_row_is_predicted_by_the_run_without_it(two_folds, table):
     assert results["metrics"]["accuracy"] == pytest.approx(accuracy) and results["seed"] == 2
     of_folds = [results["folds"][fold]["accuracy"] for fold in "12"]
     assert np.mean(of_folds) == pytest.approx(accuracy), "folds of one size"
+    assert len(re.findall("chosen .* --eval_steps=0", out)) == 2
     assert f"out of fold: {TRAIN} rows, 2 folds, seed 2\n" in out
     assert re.search(rf"{accuracy:.4f} .* 95 % interval .* folds {min(of_folds):.4f} to ", out)
     assert not (output_dir / "fold_1/seed_2/best").exists(), "the fold chooses no weights"

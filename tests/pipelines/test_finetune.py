@@ -195,12 +195,22 @@ seed_run.run_seed = lambda *_: {"metrics": {}}
 """
 
 
-def test_what_is_not_given_is_chosen_and_printed_as_flags(table, pretrained, tmp_path):
-    flags = f"--task=classification --train_file={table}/train.tsv --text_column=first --nobaseline"
-    flags = [*flags.split(), f"--init_checkpoint={pretrained}", f"--output_dir={tmp_path}/out"]
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ("--task=classification --text_column=first --train_file={}/train.tsv", "dev_fraction"),
+        ("--task=embedding --train_file={}/texts.csv --eval_steps=0", "hidden_dropout_prob"),
+    ],
+)
+def test_what_is_not_given_is_chosen_and_printed(table, pretrained, tmp_path, more, name):
+    shutil.copy(table / "train.tsv", tmp_path)
+    (tmp_path / "texts.csv").write_text("text\n" + "The fox said\nA river\n" * 20)
+    flags = [*more.format(tmp_path).split(), "--nobaseline", f"--output_dir={tmp_path}/out"]
+    flags += [f"--init_checkpoint={pretrained}"]
     out, _ = run("pipelines.finetune", *flags, before=WITHOUT_TRAINING)
-    assert "dev      9 rows" in out
+    assert ("dev      9 rows" in out) == (name == "dev_fraction")
     [chosen] = re.findall("chosen   (.*)", out)
+    assert f"--{name}" in chosen
     # They are those of the run, which the same command resumes.
     out, _ = run("pipelines.finetune", *flags, *chosen.split(), before=WITHOUT_TRAINING)
     assert "chosen" not in out
@@ -223,6 +233,8 @@ def test_the_rule(width, rows, rate, epochs, warmup_steps, eval_steps):
         "learning_rate",
         "num_epochs",
     }
+    frozen = dataclasses.replace(settings, freeze_encoder=True)
+    assert choose(frozen, loop, config, rows)[2] == {**values, "learning_rate": 1e-3}
 
 
 @pytest.mark.slow
@@ -313,7 +325,8 @@ def test_a_frozen_encoder_and_one_label(table, pretrained, tmp_path, monkeypatch
     changes = {"num_train_steps": 2, "num_warmup_steps": 0, "freeze_encoder": True}
     finetune(table, pretrained, tmp_path, splits=("train", "dev", "test"), **changes)
     [line] = [line for line in capsys.readouterr().out.splitlines() if "warning: all" in line]
-    assert line.startswith("warning: all predictions on dev are 'river': try another --learn")
+    advice = "try another --learning_rate or more steps, or --class_weights=balanced"
+    assert line == f"warning: all predictions on dev are 'river': {advice}"
     _, checkpoint = model_directory.find_checkpoint(str(pretrained))
     theirs, ours = tf.train.load_checkpoint(checkpoint), weights(tmp_path / "seed_1")
     encoder = [name for name in ours if name.startswith("model/encoder/")]
@@ -349,12 +362,17 @@ def test_another_depth(table, pretrained, tmp_path, depth):
     assert json.loads((converted / "config.json").read_text())["num_hidden_layers"] == depth
 
 
-def test_a_depth_beyond_the_weights(tiny_vocabulary, tmp_path):
-    write_pretrained(tmp_path, tiny_vocabulary, parameter_sharing="none")
-    initial = finetune_lib.initial_model(str(tmp_path), None, None, num_hidden_layers=1)
-    assert initial.config.num_hidden_layers == 1
-    with raises_one_line(r"=3: .* has 2 layers .*'none'\): give 2 or fewer"):
-        finetune_lib.initial_model(str(tmp_path), None, None, num_hidden_layers=3)
+@pytest.mark.parametrize(
+    ("sharing", "groups", "wrong", "right"),
+    [("none", 1, 5, "1, 2, 3, 4"), ("attention", 2, 2, "3, 4"), ("all", 2, 1, "2, 3, 4")],
+)
+def test_a_depth_beyond_the_weights(tiny_vocabulary, tmp_path, sharing, groups, wrong, right):
+    changes = {"parameter_sharing": sharing, "num_hidden_groups": groups, "num_hidden_layers": 4}
+    write_pretrained(tmp_path, tiny_vocabulary, **changes)
+    initial = finetune_lib.initial_model(str(tmp_path), None, None, num_hidden_layers=3)
+    assert initial.config.num_hidden_layers == 3
+    with raises_one_line(rf"--num_hidden_layers={wrong}: .*: give one of {right}$"):
+        finetune_lib.initial_model(str(tmp_path), None, None, num_hidden_layers=wrong)
 
 
 @pytest.mark.parametrize(("given", "expected", "warns"), [(None, 24, False), (32, 32, True)])

@@ -48,8 +48,8 @@ class FinetuneSettings(TrainingSettings):
     )
     freeze_encoder: bool = setting(
         flags.DEFINE_bool,
-        "Train only the task's output layer. This is fast but usually less accurate, and needs a "
-        "much higher --learning_rate, such as 1e-3.",
+        "Train only the task's output layer. This is fast but usually less accurate. The default "
+        "--learning_rate is then 1e-3.",
         False,
     )
     adamw_bias_correction: bool | None = setting(
@@ -183,9 +183,8 @@ def warn_of_one_label(task: Task, columns: Mapping[str, list]) -> None:
     if len(found) < 2 <= len(known):
         has_weights = task.name != "classification" or "class_weights" in task.description().model
         print(
-            f"warning: all predictions on dev are {''.join(found)!r}: try another --learning_rate, "
-            "--adamw_bias_correction (smaller updates at first) or more steps"
-            f"{'' if has_weights else ', or --class_weights=balanced'}"
+            f"warning: all predictions on dev are {''.join(found)!r}: try another --learning_rate "
+            f"or more steps{'' if has_weights else ', or --class_weights=balanced'}"
         )
 
 
@@ -254,6 +253,7 @@ def _create_model(
 ) -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer]:
     """Creates the model with the initial weights, and its optimizer."""
     settings, initial = job.settings, job.initial.weights
+    assert settings.adamw_bias_correction is not None, "defaults.choose replaces it"
     # Initializers use Keras' global seed, in the order in which variables are created.
     tf.keras.utils.set_random_seed(seed)
     with job.strategy.scope(), precision(settings.mixed_precision):
@@ -265,7 +265,7 @@ def _create_model(
                 settings.learning_rate, settings.num_train_steps, settings.num_warmup_steps or 0
             ),
             settings.weight_decay,
-            bool(settings.adamw_bias_correction),
+            settings.adamw_bias_correction,
         )
     if initial and initial.format == EXPORT:
         saved_model.restore_encoder(model.encoder, initial.path)
