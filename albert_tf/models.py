@@ -33,6 +33,7 @@ class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
     """Base class of all models. Contains the encoder and creates all variables."""
 
     further_arguments: tuple[str, ...] = ("recompute",)
+    trained_length: int | None = None  # in pieces; set by from_pretrained
 
     def __init__(
         self, config: AlbertConfig, recompute: bool = False, name: str = "albert", **kwargs

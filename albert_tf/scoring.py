@@ -227,8 +227,9 @@ class TextEmbedder:
             raise UserError(f"pooling {pooling!r}: expected one of {', '.join(known)}")
         _check_vocabulary(model.config.vocab_size, tokenizer)
         self._encoder, self._tokenizer = model.encoder, tokenizer
-        longest, self._pooling = model.config.max_position_embeddings, pooling or known[0]
-        self._longest = getattr(model, "trained_length", longest) if self._is_trained else longest
+        self._pooling = pooling or known[0]
+        trained_length = model.trained_length if self._is_trained else None
+        self._longest = trained_length or model.config.max_position_embeddings
         self._pieces_per_batch = pieces_per_batch
         ids = tf.TensorSpec([None, None], tf.int32)
         self._embed = tf.function(self._compute, input_signature=[ids, ids])

@@ -24,7 +24,6 @@ import io
 import json
 import logging
 import os
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -93,17 +92,19 @@ def convert(
         )
     if dev_file and module.served.kind in (ENCODER, "embedder"):
         raise UserError(f"--dev_file: kind {module.served.kind} has no metric: remove the flag")
+    rows = _read(module, calibration_file, "calibration_file")[1] if calibration_file else []
     dev = _read(module, dev_file, "dev_file") if dev_file else None
     data = io.BytesIO(onnx.build(module).SerializeToString())
     ids_model = graph.openvino.Core().read_model(data)
     model = graph.with_texts(module, ids_model.clone())
     difference = largest_difference(module, graph.answering(model))
     print(f"every answer equals the model's (largest difference {difference:.1e})", flush=True)
-    before = _score("float32", graph.answering(model), *dev) if dev else {}
-    if calibration_file:
-        model = graph.with_texts(module, _quantize(module, ids_model, calibration_file))
-        after = _score("int8", graph.answering(model), *dev) if dev else {}
-        _check_loss(before, after, max_accuracy_loss)
+    before = _score("float32", graph.answering(model), *dev) if dev else 0.0
+    if rows:
+        model = graph.with_texts(module, _quantize(module, ids_model, rows))
+        if dev:
+            after = _score("int8", graph.answering(model), *dev)
+            _check_loss(dev[0].best_metric, before, after, max_accuracy_loss)
     final = os.path.join(output, str(max(versions.existing(output), default=0) + 1))
     described = fixed_graph.description(module.served, final)
     for name in ("kind", "labels", "has_pairs", "max_seq_length"):
@@ -111,7 +112,7 @@ def convert(
     with files.new_directory(final) as partial:
         path = os.path.join(partial, "model.xml")
         graph.openvino.save_model(model, path, compress_to_fp16=False)
-    print(f"{final}: {module.served.kind}{' in int8' if calibration_file else ''}")
+    print(f"{final}: {module.served.kind}{' in int8' if rows else ''}")
     return final
 
 
@@ -126,23 +127,23 @@ def _read(module: TextModule, paths: str, flag_name: str) -> tuple:
     return task, list(read_files(task, found, needs_answers=flag_name == "dev_file"))
 
 
-def _quantize(module: TextModule, ids_model, paths: str):
-    """Returns a model of piece ids in int8, with ranges of activations from texts."""
+def _quantize(module: TextModule, ids_model, rows: list):
+    """Returns a model of piece ids in int8, with ranges of activations from the first rows."""
     nncf = onnx.import_extra("nncf", "openvino")
     nncf.set_log_level(logging.ERROR)
     inputs = []
-    for example in _read(module, paths, "calibration_file")[1][:_CALIBRATION_ROWS]:
+    for example in rows[:_CALIBRATION_ROWS]:
         texts = {name: tf.constant([text]) for name, text in example.inputs().items()}
         packed = module.pack_texts(**{"text_pair": None, **texts})
         length = int(tf.reduce_sum(packed["input_mask"]))  # without padding
         inputs.append({name: np.int64(packed[name][:, :length]) for name in FEATURES})
-    print(f"int8: ranges of activations from {len(inputs)} rows of {paths}", flush=True)
+    print(f"int8: ranges of activations from {len(inputs)} rows", flush=True)
     kind, data = nncf.ModelType.TRANSFORMER, nncf.Dataset(inputs)
     return nncf.quantize(ids_model, data, model_type=kind, subset_size=len(inputs))
 
 
-def _score(form: str, answer, task, examples: list) -> dict[str, float]:
-    """Prints and returns the task's metrics, its first metric first.
+def _score(form: str, answer, task, examples: list) -> float:
+    """Prints the task's metrics, and returns the first one.
 
     `answer` is a result of openvino_graph.answering.
     """
@@ -154,17 +155,16 @@ def _score(form: str, answer, task, examples: list) -> dict[str, float]:
     metrics = task.score(task.answers(examples, None, outputs).rows())
     for name, value in metrics.items():
         print(f"  {form:<8} {name} {value:.4f}", flush=True)
-    return {task.best_metric: metrics[task.best_metric], **metrics}
+    return metrics[task.best_metric]
 
 
-def _check_loss(before: Mapping[str, float], after: Mapping[str, float], most: float) -> None:
-    """Raises a UserError if quantization lowers the first metric, if any, by more than `most`."""
-    for first in [*before][:1]:
-        if not before[first] - after[first] <= most:  # also for NaN
-            raise UserError(
-                f"int8 lowers {first} from {before[first]:.4f} to {after[first]:.4f}, more than "
-                f"--max_accuracy_loss={most}: take other rows for --calibration_file, or omit it"
-            )
+def _check_loss(metric: str, before: float, after: float, most: float) -> None:
+    """Raises a UserError if quantization lowers a metric by more than `most`."""
+    if not before - after <= most:  # also for NaN
+        raise UserError(
+            f"int8 lowers {metric} from {before:.4f} to {after:.4f}, more than "
+            f"--max_accuracy_loss={most}: take other rows for --calibration_file, or omit it"
+        )
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ def write_model(
     """
     write(directory, model.config, name_map.arrays(model), task)
     if model_dir is None:
-        length = getattr(model, "trained_length", model.config.max_position_embeddings)
+        length = model.trained_length or model.config.max_position_embeddings
     else:
         length = trained_length(model_dir, model.config)
     write_tokenizer(directory, tokenizer, length)

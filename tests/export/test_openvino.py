@@ -120,7 +120,7 @@ def test_int8_is_written_unless_it_loses_too_much_on_a_task(
 
 def test_nan_is_too_much_lost():
     with raises_one_line("to nan, more than --max_accuracy_loss=0.5"):
-        _check_loss({"accuracy": 0.9}, {"accuracy": np.nan}, 0.5)
+        _check_loss("accuracy", 0.9, np.nan, 0.5)
 
 
 @needs_packages

@@ -175,6 +175,7 @@ def test_forms(tmp_path, monkeypatch, train, dev, columns, texts, metric):
     task = make_task(tmp_path, dev, train, columns)
     examples = task.read("train")
     assert [len([*e.texts()]) for e in examples] == [texts] * 30
+    assert task.summarise(examples)[0].endswith("with a hard negative") == (texts == 3)
     assert examples[0].is_answered == ("score" in train) and task.best_metric == metric
     assert task.hidden_dropout_prob == (None if "second" in train else 0.1)
     assert [len([*e.texts()]) for e in task.read("dev")] == [2] * len(PAIRS[30:])

@@ -17,6 +17,7 @@ from pipelines.tasks.reading.split_report import (
 )
 from pipelines.tasks.reading.squad_files import Question
 from pipelines.tasks.squad import SquadTask
+from tests.builders import raises_one_line
 from tests.conftest import WORDS
 
 KOREAN = "긍정적인 문장입니다"
@@ -140,8 +141,12 @@ def test_a_division_changes_with_its_number_only():
     assert hashlib.sha256(bytes(folds)).hexdigest()[:16] == "fd2b800264f69250", "as well"
     with pytest.raises(ValueError, match=r"--folds=5: the rows have \d different texts: use"):
         fold_numbers(rows[:3], 5)
-    with pytest.raises(ValueError, match=r"--dev_fraction=0\.2 of 1 rows leaves no row for dev"):
-        split_off_dev(rows[:1], 0.2)
+    alone = [Example(str(i), f"text {i}", None, str(i)) for i in range(7)]
+    match = (
+        r"^--dev_fraction=0\.2 of 7 rows leaves no row for dev: .*\(7 different texts\).*\(7 diff"
+    )
+    with raises_one_line(match):
+        split_off_dev(alone, 0.2)
 
 
 def test_labels_that_are_rare_in_dev():
