@@ -110,12 +110,16 @@ def test_every_command_runs_here_or_elsewhere():
 
 def write_files(directory, page, vocabulary):
     """Writes what the page reads: texts, tables, recipes, and models with random weights."""
-    table = ["subject,body,queue", *(",".join(row[1:]) for row in builders.make_rows(120, 1))]
+    rows = [row[1:] for row in builders.make_rows(120, 1)]
+    table = ["subject,body,queue", *map(",".join, rows)]
+    pairs = [json.dumps({"question": first, "paragraph": second}) for first, second, _ in rows]
     rte = "index\tsentence1\tsentence2\tlabel\n0\tone\ttwo\tentailment\n1\ta\tb\tnot_entailment\n"
     pair = {"sentence_good": "birds sing", "sentence_bad": "birds sings", "UID": "agreement"}
     files = {f"glue_data/RTE/{split}.tsv": rte for split in ("train", "dev")}
     files |= {f"{name}.csv": "\n".join(table) for name in ("tickets", "new")}
-    files |= {"sentences.csv": "text\nBirds sing.\n", "texts.jsonl": '{"text": "Birds sing."}\n'}
+    files |= {"sentences.csv": "text\nBirds sing.\n", "pairs.jsonl": "\n".join(pairs)}
+    files["texts.jsonl"] = '{"text": "Birds sing.", "paragraph": "Birds sing."}\n'
+    files["sts.csv"] = "sentence1,sentence2,score\na,b,1\na,a,5\nb,c,2\n"
     files |= {"blimp/data/a.jsonl": json.dumps(pair), "zorro/a.txt": "birds sings\nbirds sing\n"}
     for seed, name in enumerate("corpus/a law/a short/a paragraphs heldout docstrings".split()):
         files[f"{name}.txt"] = make_text(100, seed)
@@ -148,8 +152,8 @@ def test_commands_run(page, tmp_path, tiny_vocabulary):
     write_files(tmp_path, PAGES[page], tiny_vocabulary)
     commands = [words[2:] for _, words, pattern in commands_of(page) if not pattern]
     printed = "".join(
-        run_code(RUN, str(tmp_path), json.dumps(commands[place : place + 24]))[0]
-        for place in range(0, len(commands), 24)
+        run_code(RUN, str(tmp_path), json.dumps(commands[place : place + 8]))[0]
+        for place in range(0, len(commands), 8)
     )
     if page == "pipelines/tasks/README.md":
         # The first output on the page has these lines, with other numbers.
