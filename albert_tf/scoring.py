@@ -21,6 +21,9 @@ from albert_tf.text.masks import tokenize_around_masks
 from albert_tf.text.packing import rounded_up
 from albert_tf.text.tokenization import MASK, AlbertTokenizer, as_texts
 
+# Maximum number of pieces in a batch, including padding. With a large vocabulary, batches that
+# predict pieces are smaller.
+PIECES_PER_BATCH = 16_384
 MASKINGS = ("word", "piece")
 MASKING_HELP = (
     "word: mask the predicted piece and later pieces of its word. piece: mask only that piece."
@@ -59,8 +62,6 @@ class SentenceScorer:
       tokenizer: the model's tokenizer.
       masks_rest_of_word: If True, also masks the later pieces of the same word, which would reveal
         a rare word of several pieces.
-      pieces_per_batch: maximum number of pieces in a batch, including padding. With a large
-        vocabulary, batches are smaller.
 
     Raises a UserError if the model has no trained masked LM, or fewer pieces than the tokenizer.
 
@@ -72,12 +73,10 @@ class SentenceScorer:
         model: AlbertForPreTraining,
         tokenizer: AlbertTokenizer,
         masks_rest_of_word: bool = True,
-        pieces_per_batch: int = 16_384,
     ):
         _check_masked_lm(model, tokenizer)
         self._model, self._tokenizer = model, tokenizer
         self._masks_rest_of_word = masks_rest_of_word
-        self._pieces_per_batch = pieces_per_batch
         self._word_starts = tokenizer.word_starts()
         ids, row = (tf.TensorSpec([None] * rank, tf.int32) for rank in (2, 1))
         self._log_probs = tf.function(self._compute, input_signature=[ids, ids, row])
@@ -101,21 +100,20 @@ class SentenceScorer:
     ) -> list[SentenceScore]:
         """Same as a call, for texts that are tokenized already (see `encode`).
 
-        `on_batch` is called after each batch with its number of scored pieces.
+        `on_batch` is called after each batch with the number of pieces scored so far.
         """
         rows = (
             (place, ids, position)
             for place, ids in _sequences(encoded, self._tokenizer)
             for position in range(1, len(ids) - 1)
         )
-        totals = np.array([0.0 if len(ids) else np.nan for ids in encoded])
+        totals, done = np.array([0.0 if len(ids) else np.nan for ids in encoded]), 0
         longest = self._model.config.max_position_embeddings
-        most = self._pieces_per_batch, _most_rows(self._model, self._pieces_per_batch)
-        for places, sequences, positions in _batches(rows, longest, *most):
+        for places, sequences, positions in _batches(rows, longest, _most_rows(self._model)):
             batch = _padded(sequences, self._tokenizer.pad_id, longest)
             found = self._log_probs(*batch, np.array(positions, np.int32))
             np.add.at(totals, list(places), found.numpy())
-            on_batch(len(places))
+            on_batch(done := done + len(positions))
         return [
             SentenceScore(
                 float(total), len(ids), len(ids[:1]) + int(self._word_starts[ids[1:]].sum())
@@ -140,15 +138,9 @@ class MaskFiller:
     For the arguments and errors see SentenceScorer.
     """
 
-    def __init__(
-        self,
-        model: AlbertForPreTraining,
-        tokenizer: AlbertTokenizer,
-        pieces_per_batch: int = 16_384,
-    ):
+    def __init__(self, model: AlbertForPreTraining, tokenizer: AlbertTokenizer):
         _check_masked_lm(model, tokenizer)
         self._model, self._tokenizer = model, tokenizer
-        self._pieces_per_batch = pieces_per_batch
         ids, k = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32)
         self._best = tf.function(self._compute, input_signature=[ids, ids, ids, k])
 
@@ -175,9 +167,9 @@ class MaskFiller:
         rows = _sequences(encoded, tokenizer)
         masks = {place: np.flatnonzero(ids == tokenizer.mask_id) for place, ids in rows}
         most_masks = max(map(len, masks.values()), default=1)
-        sizes = self._pieces_per_batch, _most_rows(self._model, self._pieces_per_batch, most_masks)
+        most_rows = _most_rows(self._model, most_masks)
         found: list[list[list[MaskedPiece]]] = [[] for _ in rows]
-        for places, sequences in _batches(rows, longest, *sizes):
+        for places, sequences in _batches(rows, longest, most_rows):
             positions = tf.keras.utils.pad_sequences([masks[p] for p in places], padding="post")
             batch = _padded(sequences, tokenizer.pad_id, longest)
             best = (values.numpy() for values in self._best(*batch, positions, top_k))
@@ -207,7 +199,6 @@ class TextEmbedder:
       model: a model with an attribute `encoder`, whose variables have been created.
       tokenizer: the model's tokenizer.
       pooling: see AlbertForEmbedding. Default: the model's own, else "mean".
-      pieces_per_batch: maximum number of pieces in a batch, including padding.
 
     Texts that are too long are truncated, for an AlbertForEmbedding to its trained length.
 
@@ -219,7 +210,6 @@ class TextEmbedder:
         model: tf.keras.Model,
         tokenizer: AlbertTokenizer,
         pooling: str | None = None,
-        pieces_per_batch: int = 16_384,
     ):
         self._is_trained = isinstance(model, AlbertForEmbedding)
         known = (model.pooling,) if self._is_trained else POOLINGS
@@ -230,7 +220,6 @@ class TextEmbedder:
         self._pooling = pooling or known[0]
         trained_length = model.trained_length if self._is_trained else None
         self._longest = trained_length or model.config.max_position_embeddings
-        self._pieces_per_batch = pieces_per_batch
         ids = tf.TensorSpec([None, None], tf.int32)
         self._embed = tf.function(self._compute, input_signature=[ids, ids])
 
@@ -239,14 +228,10 @@ class TextEmbedder:
 
         Raises a UserError if `texts` is not a list of strings.
         """
-        return self.embed_pieces(_encode(self._tokenizer, texts))
-
-    def embed_pieces(self, encoded: Iterable[Sequence[int] | np.ndarray]) -> np.ndarray:
-        """Same as a call, for the piece ids of texts that are tokenized already."""
-        longest = self._longest
+        encoded, longest = _encode(self._tokenizer, texts), self._longest
         rows = _sequences([ids[: longest - 2] for ids in encoded], self._tokenizer)
         found = np.zeros([len(rows), self._encoder.config.hidden_size], np.float32)
-        for places, sequences in _batches(rows, longest, self._pieces_per_batch):
+        for places, sequences in _batches(rows, longest):
             batch = _padded(sequences, self._tokenizer.pad_id, longest)
             found[list(places)] = self._embed(*batch).numpy()
         return found
@@ -297,10 +282,10 @@ def _masked_lm_logits(model: AlbertForPreTraining, ids, mask, positions) -> tf.T
     return model(inputs)["masked_lm_logits"]
 
 
-def _most_rows(model: AlbertForPreTraining, pieces_per_batch: int, num_masks: int = 1) -> int:
+def _most_rows(model: AlbertForPreTraining, num_masks: int = 1) -> int:
     """Returns the number of rows whose logits need no more memory than the widest layer."""
     config = model.config
-    return max(1, pieces_per_batch * config.intermediate_size // (config.vocab_size * num_masks))
+    return max(1, PIECES_PER_BATCH * config.intermediate_size // (config.vocab_size * num_masks))
 
 
 def _sequences(
@@ -312,12 +297,12 @@ def _sequences(
 
 
 def _batches(
-    rows: Iterable[tuple], longest: int, pieces_per_batch: int, rows_per_batch: float = math.inf
+    rows: Iterable[tuple], longest: int, rows_per_batch: float = math.inf
 ) -> Iterator[Iterable[tuple]]:
     """Groups rows, which are sorted by len(row[1]), into batches. Yields each batch's columns."""
     batch: list[tuple] = []
     for row in rows:
-        most = min(pieces_per_batch // _padded_length(len(row[1]), longest), rows_per_batch)
+        most = min(PIECES_PER_BATCH // _padded_length(len(row[1]), longest), rows_per_batch)
         if batch and len(batch) + 1 > most:
             yield zip(*batch)
             batch = []

@@ -1,13 +1,13 @@
 r"""Queries an exported model, in this process or on a TF Serving server.
 
-A pre-trained model predicts the piece at each [MASK], predicts the order of two sentences, and
-scores texts. A fine-tuned model predicts the label of a text or pair, the answer to a question, or
-the best of several options. Repeat a flag to ask several questions.
+A pre-trained model predicts the piece at each [MASK] of texts that have one, scores other texts,
+and predicts the order of two sentences. A fine-tuned model predicts the label of a text or pair,
+the answer to a question, or the best of several options. Repeat a flag to ask several questions.
 
 Examples:
   python -m export.ask --saved_model=exports/base/3 --pair="Open the file. ||| Then read it."
   python -m export.ask --saved_model=exports/base \
-    --fill_mask="The [MASK] function returns an array." --fill_mask="It [MASK] two [MASK]."
+    --text="The [MASK] function returns an array." --text="It [MASK] two [MASK]."
   python -m export.ask --saved_model=exports/base --text="The bird sing." --text="The bird sings."
   python -m export.ask --saved_model=exports/squad --question="Who sings?" --context="Birds sing."
   python -m export.ask --server=http://localhost:8501 --label=canary --text="A ticket."
@@ -35,7 +35,6 @@ FLAGS = flags.FLAGS
 _MOST_VALUES = 8  # maximum number of values printed per output
 _IN_ORDER = "in_order_probability"
 _TEXTS = {
-    "fill_mask": "Text with [MASK], for the signature fill_mask.",
     "pair": "Two texts, separated by |||.",
     "text": "Text.",
     "question": "Question.",
@@ -53,7 +52,12 @@ def define_flags() -> None:
         ("server", None, "HOST:PORT for gRPC, http://HOST:PORT for REST."),
         ("model", "albert", "The model's name in the server's config."),
         ("label", "stable", "Version label in models.config. Empty: the newest version."),
-        ("signature", "", "Default: serving_default; for texts alone, score of a --saved_model."),
+        (
+            "signature",
+            "",
+            "Default: fill_mask for texts with [MASK]; score for other texts of a --saved_model; "
+            "else serving_default.",
+        ),
     ):
         flags.DEFINE_string(name, default, meaning)
     for name, meaning in _TEXTS.items():
@@ -77,15 +81,18 @@ def main(_) -> None:
 def ask(call: Call, given: dict[str, list[str]], signature: str = "") -> list[str]:
     """Sends the texts of flags, by name; returns the formatted answers as lines."""
     inputs: dict[str, list] = dict(given)
-    masked, pairs = inputs.pop("fill_mask", []), [*map(_split, inputs.pop("pair", []))]
+    pairs = [*map(_split, inputs.pop("pair", []))]
     if "options" in inputs:
         inputs["options"] = [*map(_split, inputs["options"])]
-    _check_texts(masked, pairs, inputs)
-    lines = []
+    _check_texts(pairs, inputs)
+    lines, masked = [], []
+    if not signature and inputs.keys() == {"text"}:
+        masked = [text for text in inputs["text"] if "[MASK]" in text]
+        inputs["text"] = [text for text in inputs["text"] if "[MASK]" not in text]
     if masked:
         lines += _answers({"text": masked}, call("fill_mask", {"text": masked}))
         lines += ["", "(a word begins at ▁; a piece without it continues the word before)"]
-    if inputs or not given:
+    if any(inputs.values()) or not given:
         lines += _answers(inputs, call(signature, inputs))
     if pairs:
         first, second = map(list, zip(*pairs))
@@ -105,10 +112,7 @@ def _split(texts: str) -> list[str]:
     return [text.strip() for text in texts.split("|||")]
 
 
-def _check_texts(masked: list[str], pairs: list[list[str]], inputs: dict[str, list]) -> None:
-    for text in masked:
-        if "[MASK]" not in text:
-            raise UserError(f"--fill_mask={text!r} holds no [MASK]")
+def _check_texts(pairs: list[list[str]], inputs: dict[str, list]) -> None:
     for pair in pairs:
         if len(pair) != 2 or not all(pair):
             raise UserError(f"--pair: expected two sentences with ||| between them, got {pair}")
@@ -145,7 +149,7 @@ def load(saved_model: str) -> Call:
         if signature not in model.signatures:
             raise UserError(
                 f"{path!r} has no signature {signature!r}, only {', '.join(model.signatures)} "
-                "(exports of pre-trained models alone fill [MASK])"
+                "(for texts that contain [MASK], give --signature=serving_default)"
             )
         function = model.signatures[signature]
         _check_inputs(f"{path!r}, {signature}", function, inputs)

@@ -18,7 +18,6 @@ Examples:
 
 import contextlib
 import dataclasses
-import json
 import os
 import tempfile
 import time
@@ -156,8 +155,7 @@ def _publish(
     with _new_version(final) as partial:
         functions = module.functions()
         tf.saved_model.save(module, partial, signatures=functions)
-        text = json.dumps(provenance, indent=2) + "\n"
-        files.write_atomically(os.path.join(partial, files.PROVENANCE_FILE), text)
+        files.write_json(os.path.join(partial, files.PROVENANCE_FILE), provenance)
         longest = module.served.config.max_position_embeddings
         preprocessor = Preprocessor(module.served.tokenizer, module.max_seq_length, longest)
         preprocessor.save(os.path.join(partial, PREPROCESSOR_DIR))
@@ -196,7 +194,6 @@ def _new_version(final: str) -> Iterator[str]:
 
 # Example texts for the flags of export.ask.
 _EXAMPLES = {
-    "fill_mask": "The [MASK] function returns an array.",
     "pair": "Ada met Bob. ||| He smiled.",
     "text": "Ada met Bob.",
     "question": "Who sings?",
@@ -216,10 +213,12 @@ def how_to_use(saved_model: str) -> str:
         for name, signature in table.items()
     )
     names = list(table["serving_default"].inputs)
-    if "text_pair" in names:
-        names = ["fill_mask" if "fill_mask" in table else "pair"]
     options = " ||| ".join(f"Bird {i + 1}." for i in range(task.get("num_choices", 0)))
     examples = {**_EXAMPLES, "options": options}
+    if "fill_mask" in table:
+        names, examples["text"] = ["text"], "The [MASK] function returns an array."
+    elif "text_pair" in names:
+        names = ["pair"]
     texts = " ".join(f'--{name}="{examples[name]}"' for name in names)
     serving = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving")
     named = "" if version == "1" else f", after models.config there names version {version}"

@@ -8,7 +8,6 @@ it, to base.onnx.tokenizer.json. Settings for the application are written to bas
 """
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 from absl import flags
 
-from albert_tf.answering.sentences import pooled
 from albert_tf.encoder import cls_only_positions
 from albert_tf.kinds import KINDS
 from albert_tf.storage import files
@@ -64,11 +62,10 @@ def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.
         order = tf.nn.log_softmax(logits["sentence_order_logits"])
         return {"mlm_logits": logits["masked_lm_logits"], "sop_log_probs": order}
     kind = KINDS[module.served.kind]
+    if not kind.our_head:
+        return module.model(inputs)
     positions = cls_only_positions(inputs["input_word_ids"]) if kind.has_pooler else None
     encoded = module.encoder(inputs, positions=positions)
-    if not kind.our_head:
-        pooling = module.served.task["pooling"]
-        return kind.answers(pooled(encoded["sequence_output"], inputs["input_mask"], pooling))
     head = getattr(module.model, kind.our_head.partition("/")[0]).output_dense
     output = encoded["pooled_output" if kind.has_pooler else "sequence_output"]
     answers = kind.answers(head(output))
@@ -122,7 +119,7 @@ def write(
     described, vocabulary = description(module.served, output), module.served.tokenizer.vocabulary
     files.write_atomically(f"{output}.{vocabulary.file_name}", vocabulary.model_bytes)
     tokenizer_json.write(f"{output}.{tokenizer_json.FILE_NAME}", vocabulary)
-    files.write_atomically(f"{output}.json", json.dumps(described, indent=2) + "\n")
+    files.write_json(f"{output}.json", described)
     files.write_atomically(output, data)
     parameters = sum(v.shape.num_elements() for v in module.model.variables)
     size = f"{parameters / 1e6:.1f}M parameters, {len(data) / 1e6:.1f} MB"

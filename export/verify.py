@@ -72,15 +72,11 @@ def largest_difference(module, answer) -> float:
     largest absolute difference. Raises a RuntimeError if it is above TOLERANCE.
     """
     functions = {"serving_default": module.function("serving_default")}
-    questions = [
-        (name, texts) for name, texts in _questions(module, functions) if len(texts["text"])
-    ]
-    largest = 0.0
-    for question, expected in zip(questions, _answers(functions, questions)):
-        found = answer(question[1])
-        expected = {name: expected[name] for name in found}
-        largest = max(largest, _difference(question, expected, found))
-    return largest
+    questions = [asked for asked in _questions(module, functions) if len(asked[1]["text"])]
+    answers = [answer(texts) for _, texts in questions]
+    whole = _answers(functions, questions)
+    expected = [{name: ours[name] for name in theirs} for ours, theirs in zip(whole, answers)]
+    return max(map(_difference, questions, expected, answers))
 
 
 def _check_tokenizer(module) -> None:

@@ -41,7 +41,7 @@ from .data.records import Manifest, naming_damaged_shards
 from .data.sentence_pairs import SENTENCE_OBJECTIVES
 from .training.heldout import check_heldout_split, make_scoring
 
-FLAGS = flags.FLAGS
+_BATCH_SIZE = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,6 @@ class Evaluation:
         None,
         enum_values=list(SENTENCE_OBJECTIVES),
     )
-    batch_size: int = setting(flags.DEFINE_integer, "Examples per batch.", 64, lower_bound=1)
 
 
 def define_flags() -> None:
@@ -100,18 +99,16 @@ def evaluate(settings: Evaluation) -> dict:
         check_heldout_split(model_dir, manifest.heldout_split)
     model = pretrained.load(opened, tokenizer)[0]
 
-    batch_size = settings.batch_size
-
     def dataset_fn(context):
         return evaluation_dataset(
-            record_dir, split, options, tokenizer, batch_size, context=context
+            record_dir, split, options, tokenizer, _BATCH_SIZE, context=context
         )
 
     examples = manifest.splits[split].examples
     strategy = tf.distribute.get_strategy()
     score = make_scoring(strategy, model, dataset_fn, config.vocab_size, tokenizer.mask_id)
     with Progress("evaluating", examples, unit="example") as progress:
-        totals = score(lambda done: progress.update(done * batch_size))
+        totals = score(lambda done: progress.update(done * _BATCH_SIZE))
         progress.update(examples)
     baselines = {}
     if options.objective.has_label:

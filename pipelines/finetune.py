@@ -137,9 +137,6 @@ def define_flags() -> None:
         0,
         0.9,
     )
-    flags.DEFINE_float(
-        "classifier_dropout_prob", 0.1, "Dropout rate before the task's output layer.", 0, 0.9
-    )
     flags.DEFINE_bool("baseline", True, "Also score a linear model of words on dev.")
     define_settings_flags(
         FinetuneSettings,
@@ -168,7 +165,6 @@ def main(_) -> None:
         FLAGS.albert_config,
         FLAGS.spm_model_file,
         values["hidden_dropout_prob"],
-        FLAGS.classifier_dropout_prob,
         FLAGS.num_hidden_layers,
     )
     strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
@@ -376,7 +372,6 @@ def initial_model(
     albert_config: str | None,
     spm_model_file: str | None,
     hidden_dropout_prob: float | None = None,
-    classifier_dropout_prob: float = 0.1,
     num_hidden_layers: int | None = None,
 ) -> InitialModel:
     """Returns the initial model. The arguments are the values of the flags with the same names.
@@ -398,7 +393,7 @@ def initial_model(
             "give --init_checkpoint, the pre-trained weights; or, to start from random weights, "
             "both --albert_config and --spm_model_file"
         )
-    changes: dict[str, Any] = {"classifier_dropout_prob": classifier_dropout_prob}
+    changes: dict[str, Any] = {}
     if hidden_dropout_prob is not None:
         changes["hidden_dropout_prob"] = hidden_dropout_prob
         changes["attention_probs_dropout_prob"] = hidden_dropout_prob

@@ -132,18 +132,12 @@ def score(scorer: SentenceScorer, pairs: Sequence[Pair]) -> np.ndarray:
     """Returns pseudo-log-likelihoods, [2 (right, wrong), pairs]."""
     # Encode all sentences in one call, so that sentences that are too long fail at the start.
     texts = [pair.good for pair in pairs] + [pair.bad for pair in pairs]
-    encoded, done = scorer.encode(texts), 0
+    encoded = scorer.encode(texts)
     for text, ids in zip(texts, encoded):
         if not len(ids):
             raise UserError(f"the sentence {text!r} has no pieces: remove its pair")
     with Progress("scoring", sum(map(len, encoded)), unit="piece") as progress:
-
-        def on_batch(pieces: int) -> None:
-            nonlocal done
-            done += pieces
-            progress.update(done)
-
-        found = scorer.score_pieces(encoded, on_batch)
+        found = scorer.score_pieces(encoded, progress.update)
     return np.reshape([one.log_likelihood for one in found], [2, len(pairs)])
 
 

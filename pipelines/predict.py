@@ -8,8 +8,7 @@ classifiers also read CoNLL's columns; for their output see pipelines/tasks/scor
 A pre-trained model (a run of pipelines.pretrain, or any input of pipelines.convert_checkpoint)
 computes log_likelihood, num_pieces and num_words of each text. log_likelihood is the sum of the log
 probabilities of all pieces, each predicted from the rest of the text (see
-albert_tf.SentenceScorer). It is missing for texts that are empty or too long. With --answers, the
-model computes an embedding instead.
+albert_tf.SentenceScorer). It is missing for texts that are empty or too long.
 
 An embedder (--task=embedding of pipelines.finetune) computes an embedding of length 1 for each
 text. With --text_pair_column, it computes the cosine of each pair.
@@ -57,7 +56,7 @@ from .tasks.task import Task, read_files
 
 FLAGS = flags.FLAGS
 
-_COLUMNS = ("text", "text_pair", "label", "id", "question", "options")
+_COLUMNS = ("text", "text_pair", "label", "id", "options")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,23 +75,13 @@ class PredictionSettings:
         None,
         enum_values=tables.QUOTING,
     )
-    answers: str | None = setting(
-        flags.DEFINE_enum,
-        "What a pre-trained model computes for each text: its log-likelihood, the mean of the last "
-        "block's outputs, or the last block's output at [CLS]. Default: score.",
-        None,
-        enum_values=pretrained.ANSWERS,
-    )
     masking: str | None = setting(
         flags.DEFINE_enum,
-        f"{MASKING_HELP} Only for the scores of a pre-trained model. Default: word.",
+        f"{MASKING_HELP} Only for a pre-trained model. Default: word.",
         None,
         enum_values=MASKINGS,
     )
     decision: Decision = AS_TRAINED
-    batch_size: int = setting(
-        flags.DEFINE_integer, "Number of examples per batch.", 32, lower_bound=1
-    )
     top_k: int = setting(
         flags.DEFINE_integer, "Top classes to write if there are more than 20.", 5, lower_bound=1
     )
@@ -150,8 +139,6 @@ def predict(settings: PredictionSettings, input_files: list[str], output_file: s
         "input_files": [files.sha256(file)[:16] for file in input_files],
         "top_k": settings.top_k,
         "code_version": albert_tf.__version__,  # other versions may write other columns
-        # The batch size affects rounding.
-        "batch_size": settings.batch_size,
     }
     print(f"model    {opened.path}\nrows     {total:,}", flush=True)
     with Progress("predicting", total, unit="row") as progress:
@@ -170,23 +157,16 @@ class _Found(NamedTuple):
 
 def _find(settings: PredictionSettings) -> _Found:
     """Finds the model that the settings name, without loading its weights."""
-    answers = settings.answers
-    for name, known in (("answers", pretrained.ANSWERS), ("masking", MASKINGS)):
-        if (given := getattr(settings, name)) not in (None, *known):
-            raise UserError(f"--{name}={given}: expected one of {', '.join(known)}")
+    if settings.masking not in (None, *MASKINGS):
+        raise UserError(f"--masking={settings.masking}: expected one of {', '.join(MASKINGS)}")
     opened = opening.open_model(fine_tuned.find_model(hub.local_path(settings.model)))
     of_pretrained = opened.kind == opening.PRETRAINING
-    if settings.masking and (not of_pretrained or answers not in (None, "score")):
-        raise UserError(
-            f"--masking={settings.masking} applies to the scores of pre-trained models only: omit "
-            "it"
-        )
+    if settings.masking and not of_pretrained:
+        raise UserError(f"--masking={settings.masking} applies to pre-trained models only: omit it")
     if of_pretrained:
         opened.require(opening.ALBERT_TF, opening.HUGGINGFACE, opening.GOOGLE)
         description = settings.decision.apply({"kind": opening.PRETRAINING})
         task: Task = pretrained.text_task(settings.columns, settings.quoting)
-    elif answers:
-        raise UserError(f"--answers={answers} applies to pre-trained models only: omit it")
     else:
         opened.require(opening.ALBERT_TF, opening.EXPORT)
         description = settings.decision.apply(opened.task)
@@ -202,11 +182,9 @@ def _find(settings: PredictionSettings) -> _Found:
 def _load(found: _Found, settings: PredictionSettings) -> fine_tuned.AnsweringModel:
     opened, _, task = found
     if opened.kind == opening.PRETRAINING:
-        answers = settings.answers or pretrained.ANSWERS[0]
-        masking = settings.masking or MASKINGS[0]
-        return pretrained.PretrainedModel(opened, answers, masking, settings.batch_size)
+        return pretrained.PretrainedModel(opened, settings.masking or MASKINGS[0])
     answering = fine_tuned.Export if opened.format == opening.EXPORT else fine_tuned.FineTunedRun
-    return answering(opened, task, settings.batch_size)
+    return answering(opened, task)
 
 
 class Predictor:
@@ -262,8 +240,6 @@ def _cell(value: object) -> object:
 def load(
     model: str | os.PathLike,
     columns: dict[str, str] | None = None,
-    batch_size: int = 32,
-    answers: str | None = None,
     masking: str | None = None,
     **decision: Any,
 ) -> Predictor:
@@ -275,24 +251,18 @@ def load(
     Args:
       model: a run of pipelines.finetune, one of its seeds, an export, or a pre-trained model.
       columns: dict mapping fields such as "text" to keys of the rows, if they differ from
-        fine-tuning. A RACE model needs {"question": "question"}, as RACE's files have no columns.
-      batch_size: number of examples per batch.
-      answers: output of a pre-trained model, one of pretrained.ANSWERS. Default: "score".
-      masking: which pieces are masked for a score, one of MASKINGS. Default: "word".
+        fine-tuning. A RACE model needs {"text_pair": "question"}, as RACE's files have no columns.
+      masking: which pieces a pre-trained model masks, one of MASKINGS. Default: "word".
       decision: `temperature`, `min_probability`, `label_thresholds` (dict that maps labels to
         probabilities) or `null_threshold`; see the flags. Default: the model's values.
 
     Raises a UserError if the model is not found, or an argument does not apply to it.
     """
-    if batch_size < 1:
-        raise UserError(f"batch_size={batch_size}: expected 1 or more")
     settings = PredictionSettings(
         files.as_path(model),
         dict(columns or {}),
-        answers=answers,
         masking=masking,
         decision=Decision(**decision),
-        batch_size=batch_size,
     )
     found = _find(settings)
     if "id" not in settings.columns:

@@ -125,7 +125,8 @@ def write_work(directory):
     sizes = {"embedding_size": 24, "hidden_size": 32, "num_hidden_layers": 2}
     sizes.update(num_attention_heads=4, intermediate_size=56, max_position_embeddings=48)
     for name, dropout in (("config", 0.1), ("without_dropout", 0.0)):
-        config = tiny_config(vocab_size=83, hidden_dropout_prob=dropout, **sizes)
+        sizes.update(hidden_dropout_prob=dropout, classifier_dropout_prob=dropout)
+        config = tiny_config(vocab_size=83, **sizes)
         config.write(str(directory / f"{name}.json"))
 
 

@@ -126,7 +126,7 @@ def test_two_workers_fine_tune_as_one_device(one_device, table, tmp_path):
     """Both predict with the best weights, also when the chief is late with writing them."""
     job = [
         *table_flags(table, one_device, tmp_path / "one", splits=("train", "dev", "test")),
-        *"--hidden_dropout_prob=0 --classifier_dropout_prob=0 --num_train_steps=20".split(),
+        *"--hidden_dropout_prob=0 --num_train_steps=20".split(),
         *"--gradient_accumulation_steps=2 --steps_per_loop=5".split(),
         *"--save_checkpoint_steps=5 --eval_steps=5".split(),
     ]

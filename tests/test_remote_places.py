@@ -61,7 +61,7 @@ def test_evaluation_and_export_in_remote_places(work, store):
     out, _ = run("export.export_saved_model", *flags)
     assert "verified" in out
     assert "exported before" in run("export.export_saved_model", *flags)[0]
-    answer, _ = run("export.ask", "--saved_model=gs://bucket/export", "--fill_mask=the [MASK] fox")
+    answer, _ = run("export.ask", "--saved_model=gs://bucket/export", "--text=the [MASK] fox")
     assert answer
     assert {name.split("/")[2] for name in store.objects if "bucket/export/" in name} == {"1"}
     assert unfinished(store) == []

@@ -80,7 +80,7 @@ def main_job(home):
             "--output_dir=fine_tuned",
         ],
         "export_saved_model": ["--checkpoint=model", "--output=exports"],
-        "ask": ["--saved_model=exports", "--fill_mask=The [MASK] is here."],
+        "ask": ["--saved_model=exports", "--text=The [MASK] is here."],
     }
 
 

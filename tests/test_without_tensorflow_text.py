@@ -54,7 +54,7 @@ def test_what_runs_and_what_is_refused(tuned, pretrained, tmp_path, monkeypatch)
     with raises_one_line(message):
         ask.load(str(tmp_path))
     with raises_one_line(message):
-        fine_tuned.Export(None, None, 1)
+        fine_tuned.Export(None, None)
 
 
 COMMANDS = """\

@@ -1,6 +1,5 @@
 """Converts a model to this project's format or Hugging Face's."""
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -95,8 +94,7 @@ def _write_record(
         "max_seq_length": length if length < config.max_position_embeddings else None,
     }
     if origin := {name: value for name, value in origin.items() if value}:
-        path = os.path.join(directory, model_directory.ORIGIN_FILE)
-        files.write_atomically(path, json.dumps(origin) + "\n")
+        files.write_json(os.path.join(directory, model_directory.ORIGIN_FILE), origin)
 
 
 def published_model(name: str, directory: str) -> str:

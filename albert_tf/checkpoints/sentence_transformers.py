@@ -28,9 +28,7 @@ def write(directory: str, task: dict, hidden_size: int) -> None:
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{part}"}
         for i, (path, part) in enumerate(zip(paths, _PARTS))
     ]
-    files.write_atomically(
-        os.path.join(directory, MODULES_FILE), json.dumps(modules, indent=2) + "\n"
-    )
+    files.write_json(os.path.join(directory, MODULES_FILE), modules)
     pooling = {key: name == task["pooling"] for name, key in _KEYS.items()}
     pooling_file = os.path.join(directory, _POOLING_DIR, "config.json")
     files.write_json(pooling_file, {"word_embedding_dimension": hidden_size, **pooling})

@@ -313,8 +313,8 @@ def is_whole(directory: str) -> bool:
     return tf.io.gfile.isdir(directory) and not tf.io.gfile.exists(mark)
 
 
-def write_json(path: str, values: dict, indent: int = 2) -> None:
-    """Writes a dict as an indented JSON file, atomically."""
+def write_json(path: str, values: dict | list, indent: int = 2) -> None:
+    """Writes an indented JSON file, atomically."""
     write_atomically(path, json.dumps(values, indent=indent, ensure_ascii=False) + "\n")
 
 

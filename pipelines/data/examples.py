@@ -8,7 +8,6 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf.jobs.settings import setting
-from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .masking import mask_ngrams
 from .sentence_pairs import (
@@ -51,17 +50,10 @@ class ExampleOptions:
     ngram: int = setting(flags.DEFINE_integer, "Maximum masked n-gram, in words.", 3, lower_bound=1)
     mask_token_rate: float = setting(
         flags.DEFINE_float,
-        "Fraction of the predicted pieces that are replaced by [MASK]. For results with 1 and "
-        "--random_token_rate=0, see tests/benchmarks/README.md, What was tried.",
+        "Fraction of the predicted pieces that are replaced by [MASK]. Half of the others are "
+        "replaced by a random piece. For results with 1, see tests/benchmarks/README.md, What was "
+        "tried.",
         0.8,
-        lower_bound=0.0,
-        upper_bound=1.0,
-    )
-    random_token_rate: float = setting(
-        flags.DEFINE_float,
-        "Fraction of the predicted pieces that are replaced by a random piece. The remaining "
-        "predicted pieces are unchanged.",
-        0.1,
         lower_bound=0.0,
         upper_bound=1.0,
     )
@@ -76,11 +68,6 @@ class ExampleOptions:
 
     def __post_init__(self):
         assert self.sentence_objective in SENTENCE_OBJECTIVES, self.sentence_objective
-        if self.mask_token_rate + self.random_token_rate > 1:
-            raise UserError(
-                f"--mask_token_rate={self.mask_token_rate:g} and --random_token_rate="
-                f"{self.random_token_rate:g} are more than 1 together: lower one of them"
-            )
         if self.max_predictions_per_seq is None:
             predictions = math.ceil(self.masked_lm_prob * self.max_seq_length)
             object.__setattr__(self, "max_predictions_per_seq", max(1, predictions))

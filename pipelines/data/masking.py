@@ -60,7 +60,8 @@ def mask_ngrams(
     count = candidates.shape[0]
     random_index = tf.cast(draws["replacement"] * float(count), tf.int32)
     random_pieces = tf.gather(candidates, tf.minimum(random_index, count - 1))
-    replaced = tf.where(draws["replace"] < 1 - options.random_token_rate, labels, random_pieces)
+    unchanged = (1 + options.mask_token_rate) / 2  # half of the pieces that are not [MASK]
+    replaced = tf.where(draws["replace"] < unchanged, labels, random_pieces)
     replaced = tf.where(draws["replace"] < options.mask_token_rate, tokenizer.mask_id, replaced)
     return {
         "input_word_ids": _write(ids, places, replaced),

@@ -20,7 +20,7 @@ from .masking import unmask
 from .pretraining_dataset import evaluation_dataset
 
 _TRAINING_EXAMPLES = 50_000
-_MOST_EXAMPLES = 200_000  # to classify; a larger split is sampled
+_CLASSIFIED_EXAMPLES = 200_000  # a larger split is sampled
 _FOLDS = 5
 _WINDOW = 20  # number of pieces at each end of a part that `words` and `overlap` use
 _NO_PIECE = -1
@@ -52,18 +52,18 @@ def order_baselines(
     split: str,
     options: ExampleOptions,
     tokenizer: AlbertTokenizer,
-    num_examples: int = _MOST_EXAMPLES,
+    num_examples: int = _CLASSIFIED_EXAMPLES,
 ) -> dict[str, dict[str, tuple[int, int]]]:
     """Computes the accuracy of each baseline on the examples of evaluation_dataset.
 
-    Separate classifiers are fitted for each kind of pair, on a sample of the training split. For
-    the split "train", five-fold cross-validation is used instead.
+    For each kind of pair, separate classifiers are fitted on a sample of the training split, or by
+    five-fold cross-validation if `split` is "train".
 
     Returns {kind of pair: {baseline: (correct predictions, labels)}}. The kinds are "openings"
     (first segments of documents) and "inside" (other segments), or only "pairs" if no labelled
     segment is the first of its document. Kinds with too few labels for training are omitted.
     """
-    count = min(num_examples, _MOST_EXAMPLES)
+    count = min(num_examples, _CLASSIFIED_EXAMPLES)
     pairs = fitted_on = labelled_pairs(record_dir, split, options, tokenizer, count)
     if split != "train":
         fitted_on = labelled_pairs(record_dir, "train", options, tokenizer, _TRAINING_EXAMPLES)

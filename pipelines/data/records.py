@@ -374,7 +374,7 @@ class ReferenceManifest(Manifest):
                     f"{records} are static examples of {name} {theirs}, not {ours}: give "
                     f"--{name}={theirs}"
                 )
-        for name in ("masked_lm_prob", "ngram", "mask_token_rate", "random_token_rate"):
+        for name in ("masked_lm_prob", "ngram", "mask_token_rate"):
             if (ours := getattr(options, name)) != getattr(ExampleOptions, name):
                 raise UserError(
                     f"{records} are static examples, whose masks are fixed, so --{name}={ours:g} "

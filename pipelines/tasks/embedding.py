@@ -72,9 +72,8 @@ class EmbeddingTask(Task):
       pooling: see AlbertForEmbedding.
       quoting: see Task.quoting.
 
-    Attributes:
-      has_whole_splits: whether `encode` and `answers` get all examples of a split at once, as in
-        fine-tuning. Then second texts are ranked, and each different text is encoded once.
+    A task with `files` gets all examples of a split at once in `encode` and `answers`. It ranks
+    second texts, and encodes each different text of dev once.
     """
 
     fields: ClassVar = {**dict.fromkeys((*TEXTS, "id")), "text": "text", "label": "label"}
@@ -93,52 +92,50 @@ class EmbeddingTask(Task):
     ):
         super().__init__(name, files, columns)
         self.pooling, self.quoting = pooling, quoting
-        self.has_whole_splits = True
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
         """See Task.restore. Rows are single texts, unless --text_pair_column is given."""
         task = super().restore(description, columns, quoting)
-        assert isinstance(task, cls)
-        task.has_whole_splits = False
         if not task.columns["text_pair"]:
             task.columns["label"] = None
         return task
 
     @property
     def best_metric(self) -> str:
-        is_scored = "label" in self._columns_of("dev" if "dev" in self.files else "train")
+        is_scored = "label" in self._columns["dev" if "dev" in self.files else "train"]
         return next(iter(OF_SCORES if is_scored else OF_RANKS))
 
     @property
     def hidden_dropout_prob(self) -> float | None:
         """See Task: 0.1 for single texts."""
-        return None if "text_pair" in self._columns_of("train") else 0.1
+        return None if "text_pair" in self._columns["train"] else 0.1
 
     @functools.cached_property
-    def _names(self) -> dict[str, list[str]]:
-        """All columns of each split."""
-        return {n: column_names(paths[0], self.quoting) for n, paths in self.files.items()}
-
-    def _columns_of(self, split: str) -> dict[str, str]:
-        """Maps fields to the columns to read of a split.
+    def _columns(self) -> dict[str, dict[str, str]]:
+        """Maps fields to the columns to read of each split.
 
         A hard negative may be missing in dev, the second text in train beside a dev file, and the
         score in some files.
         """
-        names = self._names
-        optional = {"negative"} if split != "train" else {"text_pair"} if "dev" in names else set()
-        label = self.columns["label"]
-        if label == self.fields["label"] or any(label in found for found in names.values()):
-            optional |= {"label"}
-        columns = {field: column for field, column in self.columns.items() if column}
-        return {f: c for f, c in columns.items() if c in names[split] or f not in optional}
+        names = {n: column_names(paths[0], self.quoting) for n, paths in self.files.items()}
+        given = {field: column for field, column in self.columns.items() if column}
+        label, found = self.columns["label"], {}
+        is_optional = label == self.fields["label"] or any(label in of for of in names.values())
+        for split, columns in names.items():
+            optional = {"label"} if is_optional else set()
+            if split != "train":
+                optional |= {"negative"}
+            elif "dev" in names:
+                optional |= {"text_pair"}
+            found[split] = {f: c for f, c in given.items() if c in columns or f not in optional}
+        return found
 
     def read(self, split: str) -> list | None:
         """See Task.read. A single text is paired with itself."""
         if split not in self.files:
             return None
-        task, columns = copy.copy(self), self._columns_of(split)
+        task, columns = copy.copy(self), self._columns[split]
         task.columns = {**dict.fromkeys(self.columns), **columns}
         examples = list(read_files(task, self.files[split], needs_answers=True))
         if "text_pair" in columns:
@@ -190,8 +187,8 @@ class EmbeddingTask(Task):
     def encode(
         self, examples: list, tokenizer: AlbertTokenizer, max_seq_length: int, training: bool
     ) -> tuple[Sequences, list]:
-        """See Task.encode. The features of `has_whole_splits` are the different texts."""
-        if self.has_whole_splits and not training:
+        """See Task.encode. The features of whole splits are the different texts."""
+        if self.files and not training:
             if all(example.text == example.text_pair for example in examples):
                 raise UserError(
                     "single texts have no figures: give a --dev_file with pairs and the column of "
@@ -246,7 +243,7 @@ class EmbeddingTask(Task):
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers. Columns: id and embedding. For pairs: id, label, cosine and rank."""
         vectors = np.stack([output["embedding"] for output in outputs])
-        if self.has_whole_splits:
+        if self.files:
             places = {feature.text: place for place, feature in enumerate(features or ())}
             vectors = vectors[[[places[text] for text in pair] for pair in _pairs(examples)]]
         if vectors.ndim == 2:
@@ -259,7 +256,7 @@ class EmbeddingTask(Task):
         columns = id_and_label(examples, lambda example: example.label)
         # Use the shortest decimal number that rounds to the same float32.
         columns["prediction"] = [float(str(x)) for x in cosines(first, second).astype(np.float32)]
-        if self.has_whole_splits and "label" not in columns:
+        if self.files and "label" not in columns:
             columns["rank"] = ranks(first, second, _pairs(examples)).tolist()
         others = np.roll(np.arange(len(examples)), 1)
         return Answers(columns, {"cosine_of_others": cosines(first, second[others]).tolist()})

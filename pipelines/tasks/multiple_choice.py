@@ -21,8 +21,6 @@ from .reading.tables import Row, as_text, read_rows
 from .scoring.metrics import rounded_down
 from .task import Answers, Columns, Description, Files, Outputs, Task, final_answers
 
-# Maximum length of a question plus an option, in pieces.
-MAX_QA_LENGTH = 128
 _FIELDS = {"context": "text", "options": "options", "label": "label", "question": None, "id": None}
 
 
@@ -57,6 +55,7 @@ class MultipleChoiceTask(Task):
     question and an option are too long together, their last `max_qa_length` pieces are kept.
 
     Args:
+      max_qa_length: maximum length of a question plus an option, in pieces.
       num_choices: number of options per question. Default: as in the first file.
       blank: the character in a cloze question that is replaced by the option. If None, the option
         is appended to the question. Only RACE sets it; in other data `_` may be part of a name.
@@ -71,7 +70,7 @@ class MultipleChoiceTask(Task):
         name: str,
         files: Files,
         columns: Columns | None = None,
-        max_qa_length: int = MAX_QA_LENGTH,
+        max_qa_length: int = 128,
         num_choices: int | None = None,
         blank: str | None = None,
     ):
@@ -82,8 +81,9 @@ class MultipleChoiceTask(Task):
 
     @classmethod
     def restore(cls, description: dict, columns: Mapping[str, str], quoting: str | None) -> Task:
-        """See Task.restore. --text_column names the column of the context."""
-        columns = {"context" if name == "text" else name: columns[name] for name in columns}
+        """See Task.restore. The first text is the context, the second one the question."""
+        fields = {"text": "context", "text_pair": "question"}
+        columns = {fields.get(name, name): column for name, column in columns.items()}
         return super().restore(description, columns, quoting)
 
     @functools.cached_property

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
-from .multiple_choice import MAX_QA_LENGTH, MultipleChoiceExample, MultipleChoiceTask
+from .multiple_choice import MultipleChoiceExample, MultipleChoiceTask
 from .reading.rows import read_json_objects
 from .reading.tables import Row, as_text, require_fields
 from .task import Description
@@ -26,8 +26,8 @@ class RaceTask(MultipleChoiceTask):
     Source: Lai et al. 2017; the reference's race_utils.
     """
 
-    def __init__(self, data_dir: str, max_qa_length: int = MAX_QA_LENGTH):
-        super().__init__("race", {}, None, max_qa_length, num_choices=4, blank="_")
+    def __init__(self, data_dir: str):
+        super().__init__("race", {}, num_choices=4, blank="_")
         inner = os.path.join(data_dir, "RACE")
         self.directory = inner if tf.io.gfile.isdir(inner) else data_dir
 

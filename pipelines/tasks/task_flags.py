@@ -16,7 +16,7 @@ from . import glue
 from .classification import ClassificationTask
 from .embedding import EmbeddingTask
 from .multilabel import MultiLabelTask
-from .multiple_choice import MAX_QA_LENGTH, MultipleChoiceTask
+from .multiple_choice import MultipleChoiceTask
 from .race import RaceTask
 from .reading import tables
 from .running.defaults import DEV_FRACTION
@@ -37,14 +37,14 @@ _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "data_dir": (*_OFFICIAL, *_SQUAD_FILES),
     **dict.fromkeys(("train_file", "dev_file", "test_file"), (*_SQUAD_FILES, *_OWN)),
     **dict.fromkeys(("text_column", "label_column", "id_column"), _OWN),
-    **dict.fromkeys(("text_pair_column", "quoting"), (*_OF_TEXTS, "embedding")),
+    "text_pair_column": (*_OF_TEXTS, "multiple_choice", "embedding"),
+    "quoting": (*_OF_TEXTS, "embedding"),
     **dict.fromkeys(("negative_column", "pooling"), ("embedding",)),
     "folds": _WITH_FOLDS,
     "labels": ("classification", "multilabel", "token_classification"),
     "label_separator": ("multilabel",),
     "class_weights": ("classification",),
-    **dict.fromkeys(("question_column", "options_column"), ("multiple_choice",)),
-    "max_qa_length": ("race", "multiple_choice"),
+    "options_column": ("multiple_choice",),
     "doc_stride": (*_SQUAD_FILES, "token_classification"),
     **dict.fromkeys(("squad_head", "null_threshold"), ("squad_v2",)),
 }
@@ -98,11 +98,6 @@ def define_task_flags() -> None:
         "other folds. The final weights are used, unless --eval_steps is given.",
         lower_bound=2,
     )
-    _define_flags_of_some_tasks()
-    _define_embedding_flags()
-
-
-def _define_flags_of_some_tasks() -> None:
     flags.DEFINE_enum(
         "quoting",
         "csv",
@@ -110,17 +105,22 @@ def _define_flags_of_some_tasks() -> None:
         "Quoting in .csv and .tsv files. csv: the quoting of spreadsheets and pandas. none: "
         "quotation marks are ordinary characters, as in the GLUE files.",
     )
+    _define_flags_of_some_tasks()
+
+
+def _define_flags_of_some_tasks() -> None:
     flags.DEFINE_string(
         "text_column", "text", "Column of the text (multiple_choice: of the passage)."
     )
-    flags.DEFINE_string("text_pair_column", None, "Column of a second text.")
+    flags.DEFINE_string(
+        "text_pair_column", None, "Column of a second text (multiple_choice: of the question)."
+    )
     flags.DEFINE_string(
         "label_column",
         "label",
         "Column of the label, number or correct option. embedding: if empty, pairs have no scores.",
     )
     flags.DEFINE_string("id_column", None, "Column of the row's id. Default: the row's number.")
-    flags.DEFINE_string("question_column", None, "multiple_choice: column of the question.")
     flags.DEFINE_string("options_column", "options", "multiple_choice: column of the options.")
     flags.DEFINE_list(
         "labels",
@@ -133,9 +133,6 @@ def _define_flags_of_some_tasks() -> None:
         None,
         "classification: loss weights, as comma-separated label=weight (default: 1). "
         "balanced: all labels have the same total weight, even if they are rare.",
-    )
-    flags.DEFINE_integer(
-        "max_qa_length", MAX_QA_LENGTH, "Multiple choice: maximum pieces of question and option.", 1
     )
     flags.DEFINE_integer(
         "doc_stride",
@@ -156,9 +153,6 @@ def _define_flags_of_some_tasks() -> None:
         "SQuAD 2.0: predict no answer if the null odds exceed this threshold. results.json "
         "contains the best threshold on dev.",
     )
-
-
-def _define_embedding_flags() -> None:
     flags.DEFINE_string(
         "negative_column", None, "embedding: column of a text that does not belong to the first."
     )
@@ -185,7 +179,7 @@ def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
     if name in glue.TASKS:
         task = glue.GlueTask(name, values.data_dir)
     elif name == "race":
-        task = RaceTask(values.data_dir, values.max_qa_length)
+        task = RaceTask(values.data_dir)
     elif name in _SQUAD_FILES:
         task = SquadTask(
             _squad_files(values, given),
@@ -241,11 +235,11 @@ def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Tas
         raise UserError(
             f"--task={name}: give --train_file (and --dev_file, if dev is to select the weights)"
         )
-    fields = ("text", "label", "id", "text_pair", "negative", "question", "options")
+    fields = ("text", "label", "id", "text_pair", "negative", "options")
     columns = {field: values[f"{field}_column"].value or None for field in fields}
     if name == "multiple_choice":
-        columns["context"] = columns["text"]
-        return MultipleChoiceTask(name, given, columns, values.max_qa_length)
+        columns.update(context=columns["text"], question=columns["text_pair"])
+        return MultipleChoiceTask(name, given, columns)
     if name == "token_classification":
         labels = values.labels and [*as_entity_tags(values.labels).values()]
         return TokenClassificationTask(name, given, columns, labels, values.doc_stride)

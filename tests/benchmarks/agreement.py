@@ -90,7 +90,7 @@ def compare(checkpoint: str, data: str, sides: list[str]) -> None:
     if any(example.label is None for example in examples):
         raise UserError(f"--data={data}: rows without labels, expected labels of all")
     sequences, ids = _encoded(checkpoint, task, examples)
-    outputs = fine_tuned.FineTunedRun(open_model(checkpoint), task, _BATCH_SIZE).outputs(sequences)
+    outputs = fine_tuned.FineTunedRun(open_model(checkpoint), task).outputs(sequences)
     expected = special.softmax(np.stack([output["logits"] for output in outputs]), axis=1)
     rows = []
     with tempfile.TemporaryDirectory() as directory:

@@ -13,6 +13,7 @@ import tensorflow_text
 from tensorflow.core.protobuf import saved_model_pb2
 
 from export.ask import _check_inputs, ask, load
+from export.export_saved_model import how_to_use
 from tests.builders import raises_one_line
 from tests.jobs import finish, run, start
 
@@ -41,7 +42,7 @@ def test_the_answers_printed_are_the_saved_models(asked, loaded):
     texts = ["The [MASK] fox [MASK].", "[MASK]", "[MASK]" * 22]
     # Of a pair and the same swapped one is told right.
     pairs = ["Dogs run. ||| Birds sing.", "Birds sing. ||| Dogs run.", "A fox. ||| A fox."]
-    lines = asked(fill_mask=texts, pair=pairs)
+    lines = asked(text=texts, pair=pairs)
     assert lines[-1] == "rather in order as given than swapped: 1 of 3 pairs (by chance half)"
     assert "  no answer: 2 more [MASK], too far back or too many" in lines
     printed = "\n".join(lines)
@@ -60,12 +61,14 @@ def test_the_answers_printed_are_the_saved_models(asked, loaded):
     assert "  pooled_output: 20 numbers\n" in printed
 
 
-def test_a_text_alone_is_scored(asked, loaded):
+def test_a_text_alone_is_scored(asked, exported, loaded):
     lines = asked(text=["Dogs run."], pair=["Dogs run. ||| Birds sing."])
     answer = loaded.signatures["score"](text=tf.constant(["Dogs run."]))
     assert lines[1:3] == ["text: Dogs run.", f"  log_likelihood: {answer['log_likelihood'][0]:.6g}"]
     assert "text_pair: Birds sing." in lines and "rather" not in "".join(lines)
+    assert {*lines[1:3]} < {*asked(text=["A [MASK].", "Dogs run."])}
     assert asked("tokenization_info")[0] == "do_lower_case: True"
+    assert ' --text="The [MASK] function' in how_to_use(str(exported))
 
 
 def test_spans_are_printed_whole():
@@ -83,7 +86,7 @@ def test_spans_are_printed_whole():
     ("texts", "message"),
     [
         ({}, "serving_default needs --pair, given none$"),
-        ({"fill_mask": ["no mask"]}, r"holds no \[MASK\]"),
+        ({"text": ["a [MASK]"], "signature": "serving_default"}, "needs --pair, given --text$"),
         ({"pair": ["one sentence"]}, "expected two sentences"),
         ({"pair": ["one ||| "]}, "expected two sentences"),
         ({"question": ["a", "b"], "context": ["c"]}, "2 of --question, 1 of --context"),
@@ -104,7 +107,7 @@ def test_a_saved_model_or_a_server():
 @pytest.mark.slow
 def test_asking_loads_no_model_code(exported):
     before = "import atexit, sys; atexit.register(lambda: print(*sys.modules))"
-    flags = (f"--saved_model={exported}", "--fill_mask=a [MASK]")
+    flags = (f"--saved_model={exported}", "--text=a [MASK]")
     out, _ = finish(start("export.ask", *flags, before=before))
     assert out.startswith(f"{exported} answers")
     modules = set(out.splitlines()[-1].split())

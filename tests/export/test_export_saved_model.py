@@ -97,8 +97,8 @@ def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified, few_
     call = load_to_ask(made)
     lines = ask(call, {"pair": ["a fox runs ||| some dog"]})
     assert lines[1:4] == ["text: a fox runs", "text_pair: some dog", "  label: unsure"]
-    with pytest.raises(ValueError, match="has no signature 'fill_mask'"):
-        ask(call, {"fill_mask": ["[MASK]"]})
+    with pytest.raises(ValueError, match="--signature=serving_default"):
+        ask(call, {"text": ["[MASK]"]})
     broken = shutil.copytree(made, tmp_path / "broken")
     variables = broken / "variables/variables.data-00000-of-00001"
     for damage in (lambda: variables.write_bytes(variables.read_bytes()[:999]), variables.unlink):

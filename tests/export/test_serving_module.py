@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import albert_tf
+from albert_tf import scoring
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import FEATURES, Packer
@@ -107,7 +108,8 @@ def test_a_model_of_one_segment_type_reads_no_pairs(model, module):
     assert module.pooled(**tokens)["error"].numpy().tolist() == [b"", b"segment_ids must be 0 to 0"]
 
 
-def test_masks_are_filled_as_in_python(loaded, model, tokenizer):
+def test_masks_are_filled_as_in_python(loaded, model, tokenizer, monkeypatch):
+    monkeypatch.setattr(scoring, "PIECES_PER_BATCH", 40)
     texts = ["The [MASK] fox", "[MASK][MASK]", "dog [MASK]s, [MASK]. " + SHORT, "é\u3000[MASK]"]
     answers = ask(loaded, "fill_mask", text=texts)
     ids = [*tokenizer.encode("The"), tokenizer.mask_id, *tokenizer.encode("fox")]
@@ -115,7 +117,7 @@ def test_masks_are_filled_as_in_python(loaded, model, tokenizer):
     logits = alone(model, *packed(ids, [], tokenizer), [place])["masked_lm_logits"][0, 0]
     best = tf.math.top_k(tf.nn.softmax(logits), NUM_CANDIDATES).values
     np.testing.assert_allclose(answers["probabilities"][0, 0], best, atol=1e-5)
-    fill = albert_tf.MaskFiller(model, tokenizer, pieces_per_batch=40)
+    fill = albert_tf.MaskFiller(model, tokenizer)
     for row, masks in enumerate(fill(texts, top_k=NUM_CANDIDATES)):
         assert len(masks) == answers["num_masks"][row]
         for best, *expected in zip(masks, answers["pieces"][row], answers["probabilities"][row]):

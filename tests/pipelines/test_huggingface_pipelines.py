@@ -132,7 +132,7 @@ def test_answers(ask, tmp_path):
     batch, theirs = by_hand(kind, directory, *columns)
     opened = open_model(tmp_path / "a")
     task = runs.task_of(opened.task, {})
-    model = runs.FineTunedRun(opened, task, 32)
+    model = runs.FineTunedRun(opened, task)
     sequences, windows = model.prepare(list(task.read_file(str(tmp_path / "in.jsonl"))))
     outputs = model.outputs(sequences)
     assert len(outputs) == NUMBER, "a window for each"

@@ -98,7 +98,6 @@ def test_options_that_static_examples_refuse(index, tokenizer):
         ({"sentence_objective": "nsp"}, "give --sentence_objective=sop"),
         ({"ngram": 1}, "whose masks are fixed, so --ngram=1 has no effect: omit it$"),
         ({"masked_lm_prob": 0.2}, "--masked_lm_prob=0.2 has no effect"),
-        ({"random_token_rate": 0.2}, "--random_token_rate=0.2 has no effect"),
         ({"mask_token_rate": 0.9}, "--mask_token_rate=0.9 has no effect"),
     ):
         refused = pytest.raises(ValueError, match=remedy) if remedy else contextlib.nullcontext()

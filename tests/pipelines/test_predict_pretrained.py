@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 import albert_tf
 from albert_tf.checkpoints.opening import open_model
-from albert_tf.scoring import SentenceScorer, TextEmbedder
+from albert_tf.scoring import SentenceScorer
 from albert_tf.storage.errors import UserError
 from export.loading import open_checkpoint
 from pipelines import predict as predict_lib
@@ -46,7 +46,7 @@ def loaded(pretrained):
 
 
 def test_scores_are_those_of_python(pretrained, loaded, texts_file, monkeypatch):
-    monkeypatch.setattr(pretrained_lib, "SCORED_ROWS_PER_PART", 2)
+    monkeypatch.setattr(pretrained_lib.PretrainedModel, "rows_per_part", 2)
     rows = answers(pretrained, texts_file)
     summary = json.loads((texts_file.parent / "out.jsonl.run.json").read_text())
     assert summary["identity"]["rows_per_part"] == 2
@@ -62,13 +62,6 @@ def test_scores_are_those_of_python(pretrained, loaded, texts_file, monkeypatch)
     rows = answers(pretrained, texts_file)
     assert [row["log_likelihood"] is None for row in rows] == [False, True, False]
     assert rows[1]["num_pieces"] > 999 and rows[1]["num_words"] is None, "too long"
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_embeddings_are_those_of_python(pretrained, loaded, texts_file, pooling):
-    rows = answers(pretrained, texts_file, answers=f"{pooling}_embedding")
-    expected = TextEmbedder(*loaded, pooling)(TEXTS)
-    np.testing.assert_allclose([row["embedding"] for row in rows], expected, atol=1e-5)
 
 
 def test_unfinished_fine_tuning_is_no_pretrained_model(pretrained, tmp_path):
@@ -88,9 +81,7 @@ def test_unfinished_fine_tuning_is_no_pretrained_model(pretrained, tmp_path):
 
 def test_what_does_not_fit_a_model_is_refused(pretrained, tuned, texts_file):
     for model, arguments, message in (
-        (tuned, {"answers": "score"}, "--answers=score applies to pre-trained models only"),
-        (tuned, {"masking": "piece"}, "--masking=piece applies to the scores of pre-trained"),
-        (pretrained, {"masking": "piece", "answers": "cls_embedding"}, "--masking=piece applies"),
+        (tuned, {"masking": "piece"}, "--masking=piece applies to pre-trained models only"),
         (pretrained, {"label": "name"}, "--label_column does not apply to a pre-trained model"),
         (pretrained, {"text": ""}, "--text_column=: a pre-trained model reads texts"),
     ):
@@ -99,21 +90,23 @@ def test_what_does_not_fit_a_model_is_refused(pretrained, tuned, texts_file):
 
 
 def test_a_model_without_masked_lm(loaded, texts_file, tmp_path):
-    """Its heads are drawn afresh each time, which must not make it another model."""
     albert_tf.save_pretrained(*loaded, tmp_path / "hf")
     weights = load_file(tmp_path / "hf/model.safetensors")
     encoder = {name: values for name, values in weights.items() if name.startswith("albert.")}
     save_file(encoder, tmp_path / "hf/model.safetensors")
     with pytest.raises(UserError, match="has no masked LM, which gives the scores"):
         answers(tmp_path / "hf", texts_file)
+
+
+def test_other_weights_of_the_same_shape_are_another_model(loaded, texts_file, tmp_path):
+    albert_tf.save_pretrained(*loaded, tmp_path / "hf")
     for _ in range(2):
-        rows = answers(tmp_path / "hf", texts_file, answers="mean_embedding")
-    assert len(rows) == len(TEXTS)
-    # Other weights of the same shape are another model.
-    kernel = next(name for name in encoder if name.endswith("query.weight"))
-    save_file({**encoder, kernel: encoder[kernel] + 1}, tmp_path / "hf/model.safetensors")
+        assert len(answers(tmp_path / "hf", texts_file)) == len(TEXTS)
+    weights = load_file(tmp_path / "hf/model.safetensors")
+    kernel = next(name for name in weights if name.endswith("query.weight"))
+    save_file({**weights, kernel: weights[kernel] + 1}, tmp_path / "hf/model.safetensors")
     with pytest.raises(UserError, match="exists, and not from this model"):
-        answers(tmp_path / "hf", texts_file, answers="mean_embedding")
+        answers(tmp_path / "hf", texts_file)
 
 
 @pytest.mark.usefixtures("eager")
@@ -148,11 +141,8 @@ def test_texts_in_memory_of_a_pretrained_model(pretrained, tmp_path):
     path = write_json_lines(tmp_path / "in.jsonl", [{"text": text} for text in texts])
     predict(pretrained, path, tmp_path / "out.jsonl")
     assert load(Path(pretrained)).predict(iter(texts)) == rows_of(tmp_path / "out.jsonl")
-    [row] = load(str(pretrained), answers="mean_embedding").predict(texts[:1])
-    assert len(row["embedding"]) > 1
-    for wrong in ({"batch_size": 0}, {"answers": "mean"}, {"masking": "mean"}):
-        with pytest.raises(UserError, match=f"{next(iter(wrong))}=.*: expected"):
-            load(str(pretrained), **wrong)
+    with pytest.raises(UserError, match="masking=mean: expected"):
+        load(str(pretrained), masking="mean")
     with pytest.raises(UserError, match=r"^rows\[1\]: 'text' is 1, expected text$"):
         load(str(pretrained)).predict(["a", 1])
     questions = predict_lib.Predictor(predict_lib._Found("", {}, SquadTask({})), None)

@@ -29,6 +29,7 @@ from .results import COMBINATIONS_FILE, RESULTS_FILE, describe_details
 from .seed_run import Finetuning
 
 ROWS_PER_PART = 4096
+_BATCH_SIZE = 32
 
 
 class AnsweringModel(Protocol):
@@ -100,13 +101,13 @@ class FineTunedRun:
 
     rows_per_part = ROWS_PER_PART
 
-    def __init__(self, opened: OpenModel, task: Task, batch_size: int):
+    def __init__(self, opened: OpenModel, task: Task):
         self.identity = {"weights": hash_of_weights(opened)}
         self._task, self._tokenizer = task, AlbertTokenizer.load(opened.directory)
         model = pretrained.load(opened, self._tokenizer)[0]
         self._max_seq_length = opened.task["max_seq_length"]
         strategy = tf.distribute.get_strategy()
-        self.outputs = Prediction(strategy, model, batch_size, self._max_seq_length, False)
+        self.outputs = Prediction(strategy, model, _BATCH_SIZE, self._max_seq_length, False)
 
     def prepare(self, examples: list) -> tuple[Sequences, list]:
         """See AnsweringModel."""
@@ -130,7 +131,7 @@ def score_out_of_fold(job: Finetuning, examples: list, numbers: Sequence[int]) -
         divisions.append(([*itertools.compress(examples, ~is_dev)], dev))
         path = os.path.join(output_dir, f"fold_{fold}", f"seed_{seed}")
         of_folds[fold] = files.read_json(os.path.join(path, RESULTS_FILE))["metrics"]["dev"]
-        model = FineTunedRun(open_model(path), task, batch_size=32)
+        model = FineTunedRun(open_model(path), task)
         sequences, _ = model.prepare(dev)
         outputs[fold] = iter(model.outputs(sequences))
     _, features = model.prepare(examples)
@@ -161,11 +162,11 @@ class Export:
 
     rows_per_part = ROWS_PER_PART
 
-    def __init__(self, opened: OpenModel, task: Task, batch_size: int):
+    def __init__(self, opened: OpenModel, task: Task):
         require_tensorflow_text()
         self._loaded = versions.load_saved_model(opened.path)
         self.identity = {"weights": hash_of_weights(opened)}
-        self._task, self._batch_size = task, batch_size
+        self._task = task
         # The export's probabilities are final, unless the task has another temperature.
         own = opened.task.get("temperature", 1.0)
         self._temperature = 1.0
@@ -188,8 +189,8 @@ class Export:
     def answer(self, examples: list, prepared: np.ndarray) -> dict[str, list]:
         """See AnsweringModel."""
         found: Outputs = [{}] * len(examples)
-        for begin in range(0, len(prepared), self._batch_size):
-            places = prepared[begin : begin + self._batch_size]
+        for begin in range(0, len(prepared), _BATCH_SIZE):
+            places = prepared[begin : begin + _BATCH_SIZE]
             inputs = _inputs([examples[place] for place in places])
             outputs = {**self._ask(**inputs), **self._ask_unknown_share(**inputs)}
             outputs = {name: values.numpy() for name, values in outputs.items()}

@@ -1,6 +1,5 @@
 """Summarises the metrics of all seeds as median, lowest and highest values."""
 
-import json
 import os
 import re
 import statistics
@@ -50,7 +49,7 @@ def summarise(task: str, best_metric: str, results: Mapping[int, Mapping[str, di
 def write_summary(output_dir: str, summary: dict) -> None:
     """Writes OUTPUT_DIR/results.json. Prints medians and ranges (of one seed: intervals)."""
     path = os.path.join(output_dir, RESULTS_FILE)
-    files.write_atomically(path, json.dumps(summary, indent=2) + "\n")
+    files.write_json(path, summary)
     of_seeds = stored_results(output_dir)
     for split, metrics in summary.items():
         if not isinstance(metrics, dict):

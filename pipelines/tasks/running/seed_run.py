@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -114,7 +113,7 @@ def run_seed(run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int)
         return kept
     if is_trained and run.is_chief:
         # After a kill, outdated results must not be used for new predictions.
-        files.write_atomically(path, json.dumps(kept) + "\n")
+        files.write_json(path, kept)
     model, optimizer = _create_model(job, seed)
     # TPUs and XLA require all batches to have the same shape.
     length = (job.max_seq_length, settings.jit_compile or is_tpu(run.strategy))

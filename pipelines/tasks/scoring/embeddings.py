@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 from scipy import sparse, stats
-from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
+from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 from sklearn.preprocessing import normalize
 
-from .word_baseline import has_words
+from .word_baseline import WORD, has_words
 
 _CELLS = 4_000_000  # cosines that are in memory at once, 8 bytes each
 
@@ -87,13 +87,8 @@ def vectors_of_words(pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[Any, A
     """
     texts = [text for pair in pairs for text in pair]
     analyzer, ngrams = ("word", (1, 1)) if has_words(texts) else ("char_wb", (2, 5))
-    settings: dict[str, Any] = {"analyzer": analyzer, "ngram_range": ngrams}
-    settings["token_pattern"] = r"\w+|[^\w\s]+"  # punctuation, too: a text may have nothing else
-    found = {}
-    for name, vectorizer in (
-        ("words in common", CountVectorizer(binary=True, dtype=np.float64, **settings)),
-        ("TF-IDF", TfidfVectorizer(**settings)),
-    ):
-        vectors = normalize(vectorizer.fit_transform(texts))
-        found[name] = vectors[::2], vectors[1::2]
-    return found
+    words = CountVectorizer(analyzer=analyzer, ngram_range=ngrams, token_pattern=WORD, dtype=float)
+    counts = words.fit_transform(texts)
+    vectors = {"words in common": counts.sign(), "TF-IDF": TfidfTransformer().fit_transform(counts)}
+    rows = {name: normalize(found) for name, found in vectors.items()}
+    return {name: (of_texts[::2], of_texts[1::2]) for name, of_texts in rows.items()}

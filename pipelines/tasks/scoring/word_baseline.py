@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 _MOST_FEATURES, _MOST_WEIGHTS = 50_000, 1_000_000
 MOST_ROWS, _MOST_ROWS_TIMES_LABELS = 20_000, 100_000
 _MOST_CHARACTERS, _MOST_WITHOUT_SPACES = 6_000_000, 300_000
-_WORD = r"\w+|[^\w\s]+"  # punctuation, too: a text may have nothing else
+WORD = r"\w+|[^\w\s]+"  # punctuation, too: a text may have nothing else
 
 Texts = Sequence[tuple[str, ...]]  # a text or a pair of texts in each row
 
@@ -38,7 +38,7 @@ def answers_from_words(train: Texts, answers: np.ndarray, texts: Texts) -> np.nd
     analyzer, ngrams = ("word", (1, 2)) if has_words(known) else ("char_wb", (2, 5))
     most = min(_MOST_FEATURES, _MOST_WEIGHTS // labels)
     vectorizer = TfidfVectorizer(
-        analyzer=analyzer, ngram_range=ngrams, token_pattern=_WORD, max_features=most
+        analyzer=analyzer, ngram_range=ngrams, token_pattern=WORD, max_features=most
     )
     # Several threads of BLAS only wait for each other: seven times the CPU time of one.
     with threadpool_limits(1), warnings.catch_warnings():

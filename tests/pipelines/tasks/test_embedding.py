@@ -102,7 +102,8 @@ def test_two_replicas_equal_one(loss, labels):
     found = strategy.run(tf.function(of_replica))
     for ours, theirs in zip(found, expected):
         parts = strategy.experimental_local_results(ours)
-        np.testing.assert_allclose(np.concatenate(parts), theirs, rtol=2e-5, atol=1e-6)
+        # A loss is a difference of numbers near 20, each rounded to 2e-6 (1.9e-6 on an EPYC).
+        np.testing.assert_allclose(np.concatenate(parts), theirs, rtol=2e-5, atol=5e-6)
 
 
 def test_ranks():
@@ -191,7 +192,10 @@ def test_forms(tmp_path, monkeypatch, train, dev, columns, texts, metric):
             "no field 'scor'",
         ),
         ({"columns": NEGATIVE}, "no field 'no'"),
+        ({"columns": NEGATIVE, "dev": ("text", "second", "no")}, "no field 'no'"),
         ({"train": ("text",), "dev": ()}, "no field 'second'"),
+        ({"dev": ("text",)}, "no field 'second'"),
+        ({"columns": {"text_pair": "label"}}, "no field 'label'"),
         (
             {"rows": [{"text": t, "second": "same"} for t in WORDS]},
             "'second' is the same in all",

@@ -37,6 +37,8 @@ def test_reading(tmp_path):
         UserError, match="--quoting does not apply to a model of kind multiple_choi"
     ):
         MultipleChoiceTask.restore(task.description().model, {}, quoting="none")
+    restored = MultipleChoiceTask.restore({"task": "own"}, {"text_pair": "q", "text": "t"}, None)
+    assert (restored.columns["question"], restored.columns["context"]) == ("q", "t")
     bare = {**COLUMNS, "question": None, "id": None}
     example = MultipleChoiceTask("own", {"train": train}, bare).read("train")[3]
     assert (example.id, example.question) == ("3", "")

@@ -76,7 +76,7 @@ def test_faults(tmp_path):
 
 @pytest.mark.shared
 def test_features_equal_the_references(shared, golden, spiece_30k):
-    task = RaceTask(str(shared / "data" / "race" / "all_txt"), max_qa_length=128)
+    task = RaceTask(str(shared / "data" / "race" / "all_txt"))
 
     def first_answer(example):
         question, option = example.question, example.options[0]
