@@ -337,3 +337,16 @@ def test_declared_fields_equal_what_sentencepiece_reports(tiny_vocabulary):
     assert user_defined == [*'()"-.–£€']
     assert model.trainer_spec.model_type == sentencepiece_proto.UNIGRAM
     assert not model.trainer_spec.byte_fallback and model.normalizer_spec.name == "nmt_nfkc"
+
+
+@pytest.mark.parametrize("table", ["word_starts", "replacement_ids"])
+def test_autograph_does_not_convert_what_reads_the_pieces(tokenizer, monkeypatch, table):
+    context, seen = tf.__internal__.autograph.control_status_ctx, []
+
+    def read():
+        seen.append(context().status.name)
+        return np.zeros(1)
+
+    monkeypatch.setattr(tokenizer.vocabulary, table, read)
+    tf.function(lambda: tf.constant(getattr(tokenizer, table)()))()
+    assert seen == ["DISABLED"]

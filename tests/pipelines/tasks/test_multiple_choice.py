@@ -10,6 +10,7 @@ from pipelines.tasks.multiple_choice import MultipleChoiceExample as Example
 from pipelines.tasks.multiple_choice import MultipleChoiceTask
 from pipelines.tasks.race import RaceTask
 from tests.builders import write_json_lines
+from tests.jobs import run_code
 from tests.pipelines.tasks.test_classification import logits, pieces_of
 
 COLUMNS = {"context": "passage", "options": "endings", "label": "gold"}
@@ -46,6 +47,20 @@ def test_reading(tmp_path):
         path = write_json_lines(tmp_path / "c.jsonl", [{**RECORD, "endings": ["x"] * count}])
         with pytest.raises(ValueError, match=f":1: {count} 'endings', expected 2 to 26"):
             MultipleChoiceTask("own", {"dev": path}, COLUMNS).read("dev")
+
+
+def test_columns_of_flags(tmp_path):
+    train = write_json_lines(tmp_path / "train.jsonl", [RECORD])
+    code = """from absl import flags
+from pipelines.tasks import task_flags
+task_flags.define_task_flags()
+columns = "--text_column=passage --text_pair_column=query --options_column=endings".split()
+columns += ["--label_column=gold", "--id_column=name"]
+flags.FLAGS(["", "--task=multiple_choice", *columns, "--train_file=%s"])
+[task] = task_flags.create_tasks(flags.FLAGS).values()
+[example] = task.read("train")
+print(example.context, example.question)"""
+    assert run_code(code % train)[0] == "Text. Why _?\n"
 
 
 def test_faults(tmp_path):
