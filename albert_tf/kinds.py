@@ -42,13 +42,11 @@ class Kind:
       task: value of --task of pipelines.finetune, which trains this kind.
       create_model: function of (config, content of task.json, recompute=False) that returns the
         model without variables.
-      num_outputs: function that maps the content of task.json to the output layer's width. Unused
-        without an output layer.
+      num_outputs: function that maps the content of task.json to the output layer's width.
       architecture: class name of the model in transformers.
       torch_head: name of the output layer in transformers.
       pipeline: name of the task on the Hugging Face Hub.
-      our_head: name of the output layer in this package. "" if there is none: the encoder's
-        output is pooled by `pooling` of task.json.
+      our_head: name of the output layer in this package. "": `answers` maps the pooled outputs.
       has_pooler: whether the input of the output layer is the pooler's output.
       problem_type: `problem_type` in Hugging Face's config.json, which distinguishes kinds with the
         same class. "" for other kinds.
@@ -57,17 +55,16 @@ class Kind:
         model. None if the model needs its own task.json.
       answers: function of albert_tf.answering that maps the output layer's logits, [b, width] or
         [b, L, width], to a dict of named outputs. `probabilities` must have one column per label.
-        Without an output layer, it maps the pooled output, [b, H].
       served_as: name of the kind with the same SavedModel module; see export/kinds.py. "": itself.
     """
 
     name: str
     task: str
     create_model: Callable[..., tf.keras.Model]
-    num_outputs: Callable[[dict], int]
     architecture: str
-    torch_head: str
     pipeline: str
+    num_outputs: Callable[[dict], int] = lambda _: 0
+    torch_head: str = ""
     our_head: str = "classifier/output"
     has_pooler: bool = True
     problem_type: str = ""
@@ -173,9 +170,7 @@ KINDS = {
             create_model=lambda config, task, recompute=False: AlbertForEmbedding(
                 config, task["pooling"], recompute
             ),
-            num_outputs=lambda _: 0,
             architecture="AlbertModel",
-            torch_head="",
             pipeline="sentence-similarity",
             our_head="",
             has_pooler=False,

@@ -5,6 +5,7 @@ import tensorflow as tf
 PRETRAINING_OBJECTIVES = ("masked_lm", "sentence_order")
 # `openings` uses a subset of the sentence_order examples. For `separator` see pretraining_loss.
 PRETRAINING_SUMS = (*PRETRAINING_OBJECTIVES, "openings", "separator")
+_TEMPERATURE = 0.05  # of cosines, as in SimCSE, CoSENT and sentence-transformers
 
 
 def zero_sums(objectives: tuple[str, ...]) -> dict[str, dict[str, tf.Tensor]]:
@@ -164,3 +165,61 @@ def answerable_span_loss(
         labels=tf.cast(is_impossible, tf.float32), logits=outputs["cls_logits"]
     )
     return span_loss(outputs, start_positions, end_positions) + 0.5 * no_answer
+
+
+def ranking_losses(embeddings: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
+    """Returns the loss of pairs that belong together, float32 [b], with in-batch negatives.
+
+    It is the mean of two crossentropies: of the second text among all second texts (and hard
+    negatives), given the first text; and of the first text among all first texts, given the second.
+    Logits are cosines divided by _TEMPERATURE. Equal texts are not negatives of each other.
+
+    Args:
+      embeddings: float32 [b, k, H], of length 1: first text, second text, hard negative if k is 3.
+      texts: int32 [b, k], numbers that are equal for equal texts.
+
+    Source: van den Oord et al. 2018; Gao et al. 2021, section 3 (SimCSE), for equal texts.
+    """
+    others, texts_of_all = _of_all_replicas(embeddings, texts)
+    first, second, number = embeddings[:, 0], embeddings[:, 1], tf.shape(texts)[0]
+    rows = tf.distribute.get_replica_context().replica_id_in_sync_group * number + tf.range(number)
+    is_other = rows[:, tf.newaxis] != tf.range(tf.shape(others)[0])
+    equal = texts[:, :, tf.newaxis, tf.newaxis] == texts_of_all  # [b, k, rows of all, k]
+
+    def logits(vectors, column, is_no_negative):
+        cosines = tf.matmul(vectors, others[:, column], transpose_b=True)
+        return tf.where(is_no_negative, -float("inf"), cosines / _TEMPERATURE)
+
+    belongs = equal[:, 0, :, 0] | equal[:, 1, :, 1]
+    of_second = [logits(first, 1, is_other & (belongs | equal[:, 0, :, 1]))]
+    if embeddings.shape[1] == 3:
+        of_second.append(logits(first, 2, equal[:, 0, :, 2] | equal[:, 1, :, 2]))
+    of_first = logits(second, 0, is_other & (belongs | equal[:, 1, :, 0]))
+    normalizers = [tf.reduce_logsumexp(x, axis=1) for x in (tf.concat(of_second, 1), of_first)]
+    return tf.add_n(normalizers) / 2 - tf.reduce_sum(first * second, axis=1) / _TEMPERATURE
+
+
+def score_losses(embeddings: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
+    """Returns the loss of pairs with scores (CoSENT), the same number for each pair, float32 [b].
+
+    It is log(1 + sum of exp((cosine_j - cosine_i) / _TEMPERATURE)) over all pairs (i, j) of the
+    global batch with score_i > score_j. So only the order of `scores`, float32 [b], has an effect.
+    `embeddings`, float32 [b, 2, H], have length 1.
+
+    Source: Huang et al. 2024, equation 4.
+    """
+    cosines = tf.reduce_sum(embeddings[:, 0] * embeddings[:, 1], axis=1)
+    of_all, scores_of_all = _of_all_replicas(cosines, scores)
+    is_higher = scores_of_all[:, tf.newaxis] > scores_of_all
+    differences = (of_all - of_all[:, tf.newaxis]) / _TEMPERATURE
+    terms = tf.reshape(tf.where(is_higher, differences, -float("inf")), [-1])
+    loss = tf.reduce_logsumexp(tf.concat([tf.zeros([1], terms.dtype), terms], axis=0))
+    return tf.fill([tf.shape(cosines)[0]], loss)
+
+
+def _of_all_replicas(*rows: tf.Tensor) -> list[tf.Tensor]:
+    """Returns the rows of all replicas, in order. Gradients flow back to a row's replica."""
+    context = tf.distribute.get_replica_context()
+    if context.num_replicas_in_sync == 1:
+        return [*rows]
+    return [context.all_gather(values, axis=0) for values in rows]

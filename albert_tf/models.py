@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from albert_tf.answering import sentences
+from albert_tf.answering.sentences import POOLINGS, pooled, unit_length
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import (
     AlbertEncoder,
@@ -252,10 +252,8 @@ class AlbertForEmbedding(_AlbertModel):
     """ALBERT that maps each text to a vector of length 1. It adds no layer to the encoder.
 
     Args:
-      config: the model's hyperparameters.
       pooling: "mean" for the mean of the last block's output over all pieces, including [CLS] and
-        [SEP]; "cls" for the last block's output at [CLS].
-      recompute: see AlbertEncoder.
+        [SEP]; "cls" for the last block's output at [CLS]. For the others see AlbertEncoder.
 
     Source: Reimers and Gurevych 2019, section 3.
     """
@@ -265,35 +263,28 @@ class AlbertForEmbedding(_AlbertModel):
     def __init__(
         self, config: AlbertConfig, pooling: str = "mean", recompute: bool = False, **kwargs
     ):
-        if pooling not in sentences.POOLINGS:
-            expected = ", ".join(sentences.POOLINGS)
-            raise UserError(f"pooling {pooling!r}: expected one of {expected}")
+        if pooling not in POOLINGS:
+            raise UserError(f"pooling {pooling!r}: expected one of {', '.join(POOLINGS)}")
         super().__init__(config, recompute, **kwargs)
         self.pooling = pooling
 
     def call(self, inputs, dropout_seed=None, training=None):
-        """Returns {"embedding": float32 [b, H]}, or [b, n, H] for n texts an example.
+        """Returns `embedding`, float32 [b, H]; [b, n, H] for inputs [b, n, L], n texts an example.
 
-        Inputs are int32 [b, L], or [b, n, L]. The latter are computed without padding (`unpad` of
-        AlbertEncoder.call, also for the other arguments), because an example's texts, such as a
-        question and a paragraph, differ in length.
+        The latter are computed without padding (`unpad` of AlbertEncoder.call, also for the other
+        arguments): an example's texts, such as a question and a paragraph, differ in length.
         """
         inputs = as_dict(inputs)
-        ids = inputs.get("input_word_ids")
-        several = ids is not None and ids.shape.rank == 3
         flat = complete_inputs(_one_below_another(inputs))
-        dropout_seed = resolve_dropout_seed(training, dropout_seed)
+        ids = inputs["input_word_ids"]
+        several, dropout_seed = ids.shape.rank == 3, resolve_dropout_seed(training, dropout_seed)
         # The last block computes [CLS] only, if no other position is pooled.
-        first = tf.zeros([tf.shape(flat["input_word_ids"])[0], 1], tf.int32)
-        positions = first if self.pooling == "cls" else None
+        positions = tf.zeros_like(flat["input_word_ids"][:, :1]) if self.pooling == "cls" else None
         output = self.encoder(flat, dropout_seed, positions, unpad=several)["sequence_output"]
-        vectors = sentences.pooled(output, flat["input_mask"], self.pooling)
-        answers = sentences.unit_length(vectors)
+        vectors = pooled(output, flat["input_mask"], self.pooling)
         if several:
-            number = ids.shape[1] or tf.shape(ids)[1]
-            shape = [-1, number, self.config.hidden_size]
-            answers = {name: tf.reshape(value, shape) for name, value in answers.items()}
-        return answers
+            vectors = tf.reshape(vectors, [-1, ids.shape[1] or tf.shape(ids)[1], vectors.shape[1]])
+        return unit_length(vectors)
 
 
 @tf.keras.saving.register_keras_serializable(PACKAGE)

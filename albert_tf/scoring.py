@@ -7,13 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.answering.sentences import (
-    POOLINGS,
-    mask_pieces,
-    pooled,
-    unit_length,
-    word_numbers,
-)
+from albert_tf.answering.sentences import POOLINGS, mask_pieces, pooled, unit_length, word_numbers
 from albert_tf.models import AlbertForEmbedding, AlbertForPreTraining
 from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import on_host
@@ -192,24 +186,15 @@ class TextEmbedder:
 
     Example: `TextEmbedder(model, tokenizer)(["The cats sleep.", "The cats sleeps."])`.
 
-    The vectors of an AlbertForEmbedding have length 1, so a dot product is a cosine. Vectors of
-    other models were never trained to be compared.
-
-    Args:
-      model: a model with an attribute `encoder`, whose variables have been created.
-      tokenizer: the model's tokenizer.
-      pooling: see AlbertForEmbedding. Default: the model's own, else "mean".
-
-    Texts that are too long are truncated, for an AlbertForEmbedding to its trained length.
-
-    Raises a UserError if `pooling` is invalid, or the model has fewer pieces than the tokenizer.
+    `model` has an attribute `encoder`. The vectors of an AlbertForEmbedding have length 1, so a dot
+    product is a cosine. Vectors of other models were never trained to be compared. Texts that are
+    too long are truncated, for an AlbertForEmbedding to its trained length. For `pooling` see
+    AlbertForEmbedding; by default it is the model's own, else "mean". Raises a UserError if it is
+    invalid, or the model has fewer pieces than the tokenizer.
     """
 
     def __init__(
-        self,
-        model: tf.keras.Model,
-        tokenizer: AlbertTokenizer,
-        pooling: str | None = None,
+        self, model: tf.keras.Model, tokenizer: AlbertTokenizer, pooling: str | None = None
     ):
         self._is_trained = isinstance(model, AlbertForEmbedding)
         known = (model.pooling,) if self._is_trained else POOLINGS
@@ -224,16 +209,12 @@ class TextEmbedder:
         self._embed = tf.function(self._compute, input_signature=[ids, ids])
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns one embedding per text, float32 [texts, H].
-
-        Raises a UserError if `texts` is not a list of strings.
-        """
+        """Returns float32 [texts, H]. Raises a UserError if `texts` is not a list of strings."""
         encoded, longest = _encode(self._tokenizer, texts), self._longest
         rows = _sequences([ids[: longest - 2] for ids in encoded], self._tokenizer)
         found = np.zeros([len(rows), self._encoder.config.hidden_size], np.float32)
         for places, sequences in _batches(rows, longest):
-            batch = _padded(sequences, self._tokenizer.pad_id, longest)
-            found[list(places)] = self._embed(*batch).numpy()
+            found[[*places]] = self._embed(*_padded(sequences, self._tokenizer.pad_id, longest))
         return found
 
     def _compute(self, ids, mask):

@@ -75,8 +75,5 @@ def notes_on_outputs(served: ServedCheckpoint, outputs: Container[str]) -> list[
     if untrained and settings.get("sentence_objective") == "none":
         notes.append(f"not trained by the last run (--sentence_objective=none): {untrained}")
     if "mean_pooled_output" in outputs:
-        notes.append(
-            "not trained to compare texts: mean_pooled_output (pipelines.finetune "
-            "--task=embedding trains such vectors; export them as kind embedder)"
-        )
+        notes.append("not trained to compare texts: mean_pooled_output (see --task=embedding)")
     return notes

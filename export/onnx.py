@@ -150,29 +150,24 @@ class _Graph:
             }
         if not kind.our_head:
             pooled = self._pool(sequence_output, served.task["pooling"])
-            return self._answers(kind, pooled, ["batch"], hidden)
+            return self._answers(kind, pooled, ["batch"])
         logits = self._dense(pooled_output if pooled_alone else sequence_output, kind.our_head)
         shape = ["batch"] if pooled_alone else ["batch", "seq_len"]
-        return self._answers(kind, logits, shape, kind.num_outputs(served.task))
+        return self._answers(kind, logits, shape)
 
     def _pool(self, output: str, pooling: str) -> str:
         """Adds sentences.pooled; returns the name of its output [b, H]."""
         if pooling == "cls":
             return self._op("Gather", output, self._constant(0), axis=1)
         mask = self._op("Cast", "input_mask", to=self.onnx.TensorProto.FLOAT)
-        weights = self._op("Unsqueeze", mask, self._constant([2]))
-        positions = self._constant([1])
-        sums = (
-            self._op("ReduceSum", values, positions, keepdims=0)
-            for values in (self._op("Mul", output, weights), weights)
-        )
-        return self._op("Div", *sums)
+        weights, axis = self._op("Unsqueeze", mask, self._constant([2])), self._constant([1])
+        terms = self._op("Mul", output, weights), weights
+        return self._op("Div", *(self._op("ReduceSum", x, axis, keepdims=0) for x in terms))
 
-    def _answers(
-        self, kind: Kind, logits: str, shape: list, width: int
-    ) -> dict[str, tuple[str, list]]:
+    def _answers(self, kind: Kind, logits: str, shape: list) -> dict[str, tuple[str, list]]:
         """Adds the TensorFlow ops of `kind.answers`; returns the same as `_outputs`."""
         served = self.module.served
+        width = kind.num_outputs(served.task) or self.config.hidden_size
         spec = tf.TensorSpec([None] * len(shape) + [width])
         function = tf.function(kind.answers).get_concrete_function(spec)
         fixed_graph.check_width(served, function.structured_outputs)

@@ -137,10 +137,9 @@ PRETRAINING = {
 ENCODER = {"serving_default": Signature(_TEXT, {**_EMBEDDED, **_UNKNOWN_SHARE}), **COMMON}
 
 # Embeds texts. Vectors have length 1, so a dot product is a cosine.
-EMBEDDER = {
+EMBEDDER = ENCODER | {
     "serving_default": Signature(_TEXT, {"embedding": "float32 [batch, hidden_size]"}),
     **_UNKNOWN,
-    **COMMON,
 }
 
 # Predicts the label of a text, or a pair if the task has pairs.

@@ -54,6 +54,7 @@ from albert_tf.config import AlbertConfig
 from albert_tf.encoder import sharing_plan
 from albert_tf.jobs import job_directory, program
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
+from albert_tf.kinds import KINDS
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from .tasks.reading.dev_split import DIVISION, fold_numbers, shared_texts, split_off_dev
@@ -63,7 +64,7 @@ from .tasks.reading.split_report import (
     warn_of_overlap,
     warn_of_rare_labels,
 )
-from .tasks.running.baselines import kept_baselines
+from .tasks.running.baselines import kept_baselines, score_baselines, scored
 from .tasks.running.defaults import choose
 from .tasks.running.fine_tuned import score_out_of_fold
 from .tasks.running.results import (
@@ -259,12 +260,16 @@ def _baselines(job: Finetuning, splits: dict[str, TaskSplit]) -> dict[str, dict]
         return job.baselines
     if "dev" not in splits or not is_chief(job.strategy):
         return {}
-    train, dev = splits["train"], splits["dev"]
-    of = {**what_is_predicted(job.task, {"dev": dev}), "train": fingerprint(train)}
-    path = os.path.join(job.output_dir, "baselines.json")
-    untrained = functools.partial(answers_untrained, job, dev)
-    further = {"untrained": untrained} if job.task.starts_trained else {}
-    return kept_baselines(path, of, job.task, train.examples, dev.examples, further)
+    task, train, dev = job.task, splits["train"], splits["dev"]
+    of = {**what_is_predicted(task, {"dev": dev}), "train": fingerprint(train)}
+
+    def score() -> dict[str, dict]:
+        found = score_baselines(task, [(train.examples, dev.examples)])
+        if not KINDS[task.description().model["kind"]].our_head:  # no new layer
+            found["untrained"] = scored(task, "untrained", [*answers_untrained(job, dev).rows()])
+        return found
+
+    return kept_baselines(f"{job.output_dir}/baselines.json", of, task.best_metric, score)
 
 
 def compare_settings(job: Finetuning, combinations: Mapping[str, FinetuneSettings]) -> None:

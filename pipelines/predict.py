@@ -8,10 +8,9 @@ classifiers also read CoNLL's columns; for their output see pipelines/tasks/scor
 A pre-trained model (a run of pipelines.pretrain, or any input of pipelines.convert_checkpoint)
 computes log_likelihood, num_pieces and num_words of each text. log_likelihood is the sum of the log
 probabilities of all pieces, each predicted from the rest of the text (see
-albert_tf.SentenceScorer). It is missing for texts that are empty or too long.
-
-An embedder (--task=embedding of pipelines.finetune) computes an embedding of length 1 for each
-text. With --text_pair_column, it computes the cosine of each pair.
+albert_tf.SentenceScorer). It is missing for texts that are empty or too long. An embedder
+(--task=embedding of pipelines.finetune) computes an embedding of length 1 for each text, or with
+--text_pair_column the cosine of each pair.
 
 OUTPUT_FILE has one row per input row, in the same order. Its columns are id, label (if the input
 has labels), prediction, probabilities (only the --top_k highest, if there are more than 20 classes)
@@ -26,7 +25,6 @@ Examples:
   python -m pipelines.predict --model=exports/tickets --input_file='new/*.jsonl.gz' \\
       --text_column=body --output_file=labelled.jsonl
   python -m pipelines.predict --model=runs/base --input_file=sentences.csv --output_file=scores.csv
-  python -m pipelines.predict --model=runs/search --input_file=in.csv --output_file=out.parquet
 """
 
 import dataclasses

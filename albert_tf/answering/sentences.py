@@ -46,9 +46,6 @@ def pooled(sequence_output: tf.Tensor, mask: tf.Tensor, pooling: str) -> tf.Tens
 
 
 def unit_length(vectors: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Returns `embedding` [..., H]: vectors of length 1 (a zero vector stays zero).
-
-    A value of Kind.answers; see albert_tf.answering.classes for its limits.
-    """
+    """Returns `embedding`, [..., H] of length 1 or 0. See answering.classes for the ops to use."""
     squares = tf.reduce_sum(vectors * vectors, tf.constant([-1], tf.int64), keepdims=True)
     return {"embedding": vectors / tf.sqrt(tf.maximum(squares, 1e-12))}

@@ -164,10 +164,7 @@ class Imported(NamedTuple):
 
 
 def fine_tuned_table(kind: Kind, task: dict, table: Table = None) -> Table:
-    """Returns the table of a fine-tuned model, given the table of its pre-trained model.
-
-    `task` is the content of its task.json.
-    """
+    """Returns the table of a model with this task.json, from its pre-trained model's table."""
     encoder = [row for row in table or _TABLE if row[0].startswith("encoder/")]
     if not kind.has_pooler:  # Hugging Face's model has no pooler either
         encoder = [row for row in encoder if row[0] != "encoder/pooler"]

@@ -11,14 +11,8 @@ from typing import NoReturn
 
 import tensorflow as tf
 
-from albert_tf.checkpoints import (
-    google,
-    hub,
-    huggingface,
-    model_directory,
-    saved_model,
-    sentence_transformers,
-)
+from albert_tf.checkpoints import google, hub, huggingface, model_directory, saved_model
+from albert_tf.checkpoints.sentence_transformers import MODULES_FILE, read_task
 from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS, Kind
 from albert_tf.storage import files, versions
@@ -156,7 +150,7 @@ def _find(path: str) -> OpenModel | None:
         return OpenModel(export, GOOGLE, assets, prefix)
     has_task = model_directory.TASK_FILE in names
     if huggingface.CONFIG_FILE in names and (weights := huggingface.find_weights(path)):
-        has_task |= sentence_transformers.MODULES_FILE in names
+        has_task |= MODULES_FILE in names
         return OpenModel(path, HUGGINGFACE, path, weights, has_task or _has_class(path))
     if has_task or model_directory.CHECKPOINTS_DIR in names:
         best = os.path.join(path, model_directory.BEST_DIR)
@@ -207,9 +201,8 @@ def _check_finished(directory: str) -> None:
 def _derive_task(path: str, has_pairs: bool) -> dict:
     """Returns what task.json would contain for a model of Hugging Face."""
     config_file = os.path.join(path, huggingface.CONFIG_FILE)
-    if tf.io.gfile.exists(os.path.join(path, sentence_transformers.MODULES_FILE)):
-        length = model_directory.trained_length(path, AlbertConfig.read(config_file))
-        return sentence_transformers.read_task(path, length)
+    if tf.io.gfile.exists(os.path.join(path, MODULES_FILE)):
+        return read_task(path, model_directory.trained_length(path, AlbertConfig.read(config_file)))
     values = files.read_config(config_file)
     by_place = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     labels = [by_place[key] for key in sorted(by_place, key=int)]

@@ -2,13 +2,8 @@
 
 import tensorflow as tf
 
-from albert_tf.answering.sentences import (
-    mask_pieces,
-    mean_output,
-    pooled,
-    unit_length,
-    word_numbers,
-)
+from albert_tf.answering import sentences
+from albert_tf.answering.sentences import mask_pieces, mean_output, word_numbers
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.masks import tokenize_around_masks
 from albert_tf.text.packing import FEATURES
@@ -40,8 +35,8 @@ class EmbedderModule(TextModule):
 
     def answer(self, tokens: dict) -> dict:
         """See ServingModule.answer."""
-        output = self.encode(**tokens)["sequence_output"]
-        return unit_length(pooled(output, tokens["input_mask"], self.served.task["pooling"]))
+        output, mask = self.encode(**tokens)["sequence_output"], tokens["input_mask"]
+        return sentences.unit_length(sentences.pooled(output, mask, self.served.task["pooling"]))
 
 
 class PreTrainingModule(EncoderModule):

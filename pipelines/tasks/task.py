@@ -65,7 +65,6 @@ class Task(abc.ABC):
       quoting: see tables.read_table.
       block_size: maximum number of examples to tokenize at once.
       has_dev_loss: whether a prediction has the outputs that `losses` needs.
-      starts_trained: whether the model has no new layer: its initial weights are a baseline.
     """
 
     fields: ClassVar[dict[str, str | None]] = {}
@@ -73,7 +72,6 @@ class Task(abc.ABC):
     quoting = "csv"
     block_size = 1000
     has_dev_loss = True
-    starts_trained = False
 
     def __init__(self, name: str, files: Files, columns: Columns | None = None):
         self.name = name
@@ -222,7 +220,7 @@ class Task(abc.ABC):
 
     def details(self, examples: list, answers: Answers) -> dict:
         """Returns JSON values of a split for results.json, in addition to the metrics."""
-        return {}
+        return {"intervals": found} if (found := self.intervals(answers.rows())) else {}
 
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:
         """Writes SPLIT_predictions.tsv or other files and pictures. Returns the files' paths."""

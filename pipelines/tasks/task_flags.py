@@ -116,9 +116,7 @@ def _define_flags_of_some_tasks() -> None:
         "text_pair_column", None, "Column of a second text (multiple_choice: of the question)."
     )
     flags.DEFINE_string(
-        "label_column",
-        "label",
-        "Column of the label, number or correct option. embedding: if empty, pairs have no scores.",
+        "label_column", "label", "Column of the label, number or option. embedding: may be empty."
     )
     flags.DEFINE_string("id_column", None, "Column of the row's id. Default: the row's number.")
     flags.DEFINE_string("options_column", "options", "multiple_choice: column of the options.")
@@ -157,10 +155,7 @@ def _define_flags_of_some_tasks() -> None:
         "negative_column", None, "embedding: column of a text that does not belong to the first."
     )
     flags.DEFINE_enum(
-        "pooling",
-        "mean",
-        POOLINGS,
-        "embedding: a text's vector is the mean of the last block's outputs, or that at [CLS].",
+        "pooling", "mean", POOLINGS, "embedding: vectors are the mean output, or that at [CLS]."
     )
 
 
@@ -244,7 +239,7 @@ def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Tas
         labels = values.labels and [*as_entity_tags(values.labels).values()]
         return TokenClassificationTask(name, given, columns, labels, values.doc_stride)
     if name == "embedding":
-        return EmbeddingTask(name, given, columns, values.pooling, values.quoting)
+        return EmbeddingTask(name, given, columns, pooling=values.pooling, quoting=values.quoting)
     if name == "multilabel":
         return MultiLabelTask(
             name, given, columns, values.labels, values.quoting, values.label_separator

@@ -5,32 +5,16 @@ from collections.abc import Callable, Iterable, Mapping
 import tensorflow as tf
 
 from albert_tf.storage import files
-from ..task import Answers, Task
+from ..task import Task
 
 
-def kept_baselines(
-    path: str,
-    of: dict,
-    task: Task,
-    train: list,
-    dev: list,
-    further: Mapping[str, Callable[[], Answers]],
-) -> dict[str, dict]:
-    """Returns score_baselines' result, and prints it. It is kept at `path`, for the same `of`.
-
-    `further` maps the names of other baselines to functions that answer dev.
-    """
+def kept_baselines(path: str, of: dict, metric: str, score: Callable[[], dict]) -> dict[str, dict]:
+    """Returns `score()`, and prints its `metric`. It is kept at `path`, for the same `of`."""
     kept = files.read_json(path) if tf.io.gfile.exists(path) else {}
-    if kept.get("of") == of:
-        baselines = kept["baselines"]
-    else:
-        baselines = score_baselines(task, [(train, dev)])
-        for name, answer in further.items():
-            baselines[name] = _scored(task, name, list(answer().rows()))
+    baselines = kept["baselines"] if kept.get("of") == of else score()
     if baselines:
         files.write_json(path, {"of": of, "baselines": baselines})
-        line = f"{task.best_metric} on dev{describe_baselines(baselines, task.best_metric)}"
-        print(f"baselines    {line}", flush=True)
+        print(f"baselines    {metric} on dev{describe_baselines(baselines, metric)}", flush=True)
     return baselines
 
 
@@ -54,10 +38,11 @@ def score_baselines(task: Task, divisions: Iterable[tuple[list, list]]) -> dict[
             return {}
         for name, found in baselines.items():
             rows.setdefault(name, []).extend(found)
-    return {name: {**_scored(task, name, found), **sampled} for name, found in rows.items()}
+    return {name: {**scored(task, name, found), **sampled} for name, found in rows.items()}
 
 
-def _scored(task: Task, name: str, rows: list[dict]) -> dict:
+def scored(task: Task, name: str, rows: list[dict]) -> dict:
+    """Returns the `metrics` of a baseline's rows, and their `intervals` unless it is "majority"."""
     intervals = {} if name == "majority" else {"intervals": task.intervals(rows)}
     return {"metrics": task.score(rows), **intervals}
 

@@ -176,10 +176,7 @@ class Export:
         # Models that tag words have a signature for texts that are already split into words.
         self._ask = signatures["words" if "words" in signatures else "serving_default"]
         if task.columns.get("text_pair") and opened.kind == "embedder":
-            raise UserError(
-                "--text_pair_column: an export embeds one text per row: give the model directory "
-                "that it was made from"
-            )
+            raise UserError("--text_pair_column: an export embeds single texts: name its run")
         self._ask_unknown_share = signatures.get("unknown_share", lambda **_: {})
 
     def prepare(self, examples: list) -> np.ndarray:

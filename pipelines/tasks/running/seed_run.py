@@ -242,8 +242,7 @@ def answers_untrained(job: Finetuning, split: TaskSplit) -> Answers:
     """Returns the answers of the initial weights. On several hosts, only the caller computes."""
     strategy = tf.distribute.get_strategy()
     model, _ = _create_model(dataclasses.replace(job, strategy=strategy), job.random_seeds[0])
-    predict = Prediction(strategy, model, 32, job.max_seq_length, False)
-    outputs = predict(split.sequences)
+    outputs = Prediction(strategy, model, 32, job.max_seq_length, False)(split.sequences)
     return job.task.answers(split.examples, split.features, outputs)
 
 

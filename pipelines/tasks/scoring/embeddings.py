@@ -1,76 +1,76 @@
 """Figures of embeddings: ranks of second texts, and vectors of words for comparison."""
 
-from collections.abc import Callable, Mapping, Sequence
+import array
+import collections
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import sparse, stats
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 from sklearn.preprocessing import normalize
+from sklearn.utils import gen_batches
+from sklearn.utils.extmath import safe_sparse_dot
 
 from .word_baseline import WORD, has_words
 
 _CELLS = 4_000_000  # cosines that are in memory at once, 8 bytes each
 
 
-def _pearson(x: np.ndarray, y: np.ndarray, axis: int = -1) -> np.ndarray:
-    x, y = (values - values.mean(axis=axis, keepdims=True) for values in (x, y))
+def _pearson(columns: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    x, y = (values - values.mean(axis=axis, keepdims=True) for values in columns)
     norms = np.sqrt((x * x).sum(axis=axis) * (y * y).sum(axis=axis))
     return (x * y).sum(axis=axis) / np.maximum(norms, 1e-12)
 
 
-# Functions of the ranks of second texts, float64 [..., n]. Higher values are better.
-OF_RANKS: Mapping[str, Callable[..., np.ndarray]] = {
-    "mrr_at_10": lambda ranks, axis=-1: np.where(ranks <= 10, 1 / ranks, 0).mean(axis=axis),
-    "recall_at_1": lambda ranks, axis=-1: (ranks <= 1).mean(axis=axis),
-    "recall_at_10": lambda ranks, axis=-1: (ranks <= 10).mean(axis=axis),
-}
-# Functions of the known scores and the cosines, float64 [..., n]; 0 if either is constant.
-OF_SCORES: Mapping[str, Callable[..., np.ndarray]] = {
-    "spearman": lambda x, y, axis=-1: _pearson(
-        stats.rankdata(x, axis=axis), stats.rankdata(y, axis=axis), axis
-    ),
-    "pearson": _pearson,
-}
+# Metrics by the number of columns, float64 [..., n], that they compare. Higher values are better.
+METRICS: tuple[dict[str, Any], ...] = (
+    {},
+    {  # of the ranks of second texts
+        "mrr_at_10": lambda ranks, axis=-1: np.where(ranks <= 10, 1 / ranks, 0).mean(axis=axis),
+        "recall_at_1": lambda ranks, axis=-1: (ranks <= 1).mean(axis=axis),
+        "recall_at_10": lambda ranks, axis=-1: (ranks <= 10).mean(axis=axis),
+    },
+    {  # of the known scores and the cosines; 0 if either is constant
+        "spearman": lambda *xy, axis=-1: _pearson(stats.rankdata(xy, axis=axis), axis),
+        "pearson": lambda *xy, axis=-1: _pearson(xy, axis),
+    },
+)
 
 
-def intervals_of_rows(
-    columns: Sequence[np.ndarray], metrics: Mapping[str, Callable[..., np.ndarray]]
-) -> dict[str, list[float]]:
-    """Returns 95 % intervals by bootstrap of the rows, if n > 1. `columns` are [n] each."""
-    if len(columns[0]) < 2:
+def to_score(rows: Iterable[dict]) -> list[np.ndarray]:
+    """Returns what METRICS compare: `rank`, or `label` and `prediction`; [] without either."""
+    found: dict[str, array.array] = collections.defaultdict(functools.partial(array.array, "d"))
+    for row in rows:
+        for n in ["rank"] if "rank" in row else ["label", "prediction"] if "label" in row else []:
+            found[n].append(row[n])
+    return [*map(np.array, found.values())]
+
+
+def intervals_of_columns(columns: Sequence[np.ndarray]) -> dict[str, list[float]]:
+    """Returns 95 % intervals of the METRICS by bootstrap of the rows, if there are several."""
+    if not columns or len(columns[0]) == 1:
         return {}
-    settings: dict[str, Any] = {"paired": True, "vectorized": True, "method": "percentile"}
-    settings.update(n_resamples=1000, batch=1 + _CELLS // len(columns[0]), random_state=0)
-    found = {name: stats.bootstrap(columns, of, **settings) for name, of in metrics.items()}
-    return {name: [*map(float, of.confidence_interval)] for name, of in found.items()}
-
-
-def cosines(first: Any, second: Any) -> np.ndarray:
-    """Returns the cosine of each pair of rows, float64 [n]; 0 for a zero vector.
-
-    Both arguments are arrays or sparse matrices, [n, width], with rows of length 1 or 0.
-    """
-    products = first.multiply(second) if sparse.issparse(first) else first * second
-    return np.asarray(products.sum(axis=1), np.float64).ravel()
+    settings: dict[str, Any] = {"paired": True, "method": "percentile", "n_resamples": 1000}
+    settings.update(batch=1 + _CELLS // len(columns[0]), random_state=0)
+    of = {n: stats.bootstrap(columns, of, **settings) for n, of in METRICS[len(columns)].items()}
+    return {name: [*map(float, found.confidence_interval)] for name, found in of.items()}
 
 
 def ranks(first: Any, second: Any, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
     """Returns the rank of each second text among all different second texts, float64 [n], from 1.
 
     Other second texts of an equal first text are ignored. Texts of equal cosine have their mean
-    rank; NaN has the last. For the vectors see `cosines`. `pairs` has the texts.
+    rank; NaN has the last. `first` and `second` are vectors of the texts of `pairs`, [n, width].
     """
-    firsts, seconds = (np.array(texts, object) for texts in zip(*pairs))
-    of_first = np.unique(firsts, return_inverse=True)[1]
-    _, places, of_second = np.unique(seconds, return_index=True, return_inverse=True)
-    candidates = second[places]
-    partners = sparse.csr_matrix((np.ones(len(firsts), bool), (of_first, of_second)))
-    found, size = np.zeros(len(firsts)), max(1, _CELLS // len(places))
-    for begin in range(0, len(firsts), size):
-        rows = slice(begin, begin + size)
-        block = first[rows] @ candidates.T
-        block = block.toarray() if sparse.issparse(block) else block
+    texts = np.array(pairs, object)
+    of_first = np.unique(texts[:, 0], return_inverse=True)[1]
+    _, places, of_second = np.unique(texts[:, 1], return_index=True, return_inverse=True)
+    partners = sparse.csr_array((np.ones(len(texts), bool), (of_first, of_second)))
+    found = np.zeros(len(texts))
+    for rows in gen_batches(len(texts), max(1, _CELLS // len(places))):
+        block = safe_sparse_dot(first[rows], second[places].T, dense_output=True)
         own = block[np.arange(len(block)), of_second[rows]][:, np.newaxis]
         block[partners[of_first[rows]].nonzero()] = -np.inf
         higher, equal = ~(block <= own), block == own
@@ -78,17 +78,14 @@ def ranks(first: Any, second: Any, pairs: Sequence[tuple[str, str]]) -> np.ndarr
     return found
 
 
-def vectors_of_words(pairs: Sequence[tuple[str, str]]) -> dict[str, tuple[Any, Any]]:
-    """Maps two baselines to sparse vectors of the first and the second texts.
+def vectors_of_words(texts: Sequence[str]) -> dict[str, sparse.csr_array]:
+    """Maps two baselines to vectors of length 1 or 0 of the texts.
 
     The cosine of "words in common" is the number of words that two texts share, divided by the
-    geometric mean of their numbers of different words. Both know only the texts of `pairs`. For
-    scripts without spaces, words are sequences of 2 to 5 characters.
+    geometric mean of their numbers of different words. Without spaces, 2 to 5 characters are words.
     """
-    texts = [text for pair in pairs for text in pair]
     analyzer, ngrams = ("word", (1, 1)) if has_words(texts) else ("char_wb", (2, 5))
     words = CountVectorizer(analyzer=analyzer, ngram_range=ngrams, token_pattern=WORD, dtype=float)
     counts = words.fit_transform(texts)
     vectors = {"words in common": counts.sign(), "TF-IDF": TfidfTransformer().fit_transform(counts)}
-    rows = {name: normalize(found) for name, found in vectors.items()}
-    return {name: (of_texts[::2], of_texts[1::2]) for name, of_texts in rows.items()}
+    return {name: sparse.csr_array(normalize(found)) for name, found in vectors.items()}

@@ -49,15 +49,13 @@ def draw_learning_curves(
 
 def draw_cosines(path: str, of_pairs: Sequence[float], of_others: Sequence[float]) -> str:
     """Draws histograms of the cosines of pairs and of random pairs. Returns the path of the PNG."""
-    figure = pictures.new_figure(5, 3.4)
-    axis = figure.subplots()
+    axis = pictures.new_figure(5, 3.4).subplots()
     bins = np.linspace(min(0, *of_pairs, *of_others), 1, 51)
     for name, values in (("pairs", of_pairs), ("random pairs", of_others)):
         axis.hist(values, bins, alpha=0.6, label=f"{name}, mean {np.mean(values):.2f}")
-    axis.set_xlabel("cosine")
-    axis.set_ylabel("number of pairs")
+    axis.set(xlabel="cosine", ylabel="number of pairs")
     axis.legend(fontsize=8)
-    return pictures.write(figure, path)
+    return pictures.write(axis.figure, path)
 
 
 def draw_confusion_matrix(path: str, labels: Sequence[str], counts: np.ndarray) -> str:

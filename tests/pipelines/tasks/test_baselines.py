@@ -165,7 +165,12 @@ def test_baselines_are_kept_and_an_error_is_a_warning(monkeypatch, tmp_path, cap
     task, rows = ClassificationTask("own", {}, labels=sorted(QUEUES)), tickets(60, 3, False)
 
     def kept(of):
-        return baselines.kept_baselines(str(tmp_path / "kept.json"), of, task, rows, rows[:20], {})
+        return baselines.kept_baselines(
+            str(tmp_path / "kept.json"),
+            of,
+            task.best_metric,
+            lambda: baselines.score_baselines(task, [(rows, rows[:20])]),
+        )
 
     first = kept({"dev": 1})
     assert f"baselines    accuracy on dev{results.describe_baselines(first, 'accuracy')}\n" in (
