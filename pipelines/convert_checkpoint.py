@@ -3,27 +3,17 @@
 The format of --input is detected from its files:
   a checkpoint of Google's code   prefix or directory: model.ckpt-best.index, albert_config.json
                                   (BERT: bert_model.ckpt.index, bert_config.json)
-  a TF-Hub module                 directory: saved_model.pb, variables/, assets/; or by its URL,
-                                  https://tfhub.dev/google/albert_base/3
+  a TF-Hub module                 directory or URL: saved_model.pb, variables/, assets/
   an encoder of Model Garden or TF2-Hub   as a TF-Hub module, plus albert_config.json
-  a Hugging Face model            directory: config.json and model.safetensors (or its shards)
-                                  or pytorch_model.bin (needs torch); or by its name,
-                                  hf://OWNER/NAME@REVISION (needs huggingface_hub)
-  a model directory of this project, or one of its checkpoints
-  a fine-tuned model              OUTPUT_DIR/seed_N of pipelines.finetune, or a classifier, token
-                                  classifier, QA or multiple-choice model of transformers
-The default vocabulary is the SentencePiece model or WordPiece vocabulary in --input. A variable
-that is missing from --input is an error, unless --allow_missing matches its name. Hugging Face's
-AlbertForMaskedLM has neither a pooler nor a sentence-order head: both are initialised, and noted.
+  a Hugging Face model            directory or hf://OWNER/NAME@REVISION: config.json and
+                                  model.safetensors (or its shards) or pytorch_model.bin
+  a model of this project         a model directory, a checkpoint, or OUTPUT_DIR/seed_N
+A variable that is missing from --input is an error, unless --allow_missing matches its name.
 
 Examples:
   python -m pipelines.convert_checkpoint --input=albert_base_v2 --output_dir=models/base
   python -m pipelines.convert_checkpoint --input=runs/base --output_dir=to_publish \\
       --output_format=huggingface
-  python -m pipelines.convert_checkpoint --input=hf://albert/albert-base-v2 \\
-      --output_dir=models/base --allow_missing=sop_classifier
-  python -m pipelines.convert_checkpoint --input=tfhub/albert_en_base --output_dir=models/base \\
-      --allow_missing=cls/
 """
 
 import dataclasses

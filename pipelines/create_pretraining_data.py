@@ -1,15 +1,9 @@
 r"""Tokenizes a text corpus and writes it as segment records for pre-training.
 
-The input is UTF-8 text. --input_format sets its layout. By default, each line is a sentence and a
-blank line ends a document. .gz, .bz2, .xz and .zst files are decompressed. If a sentence does not
-fit into a segment, it starts the next segment, so no text is lost. Only sentences that are longer
-than a segment are split. Records contain no masks and no order labels, because training draws both
-anew in every epoch. A fraction of the documents is held out for evaluation.
-
-The text is divided into about 128 units of work, each of 500 kB to --shard_bytes. Compressed files
-and documents are not divided. The records do not depend on the number of workers. After a crash,
-run the same command again to resume. Finished units are skipped. manifest.json, which is written
-last, lists the shards and their counts.
+The input is UTF-8 text. --input_format sets its layout. Records contain no masks and no order
+labels, because training draws both anew in every epoch. A fraction of the documents is held out for
+evaluation. The records do not depend on the number of workers. After a crash, run the same command
+again to resume. manifest.json, which is written last, lists the shards and their counts.
 
 Examples:
   python -m pipelines.create_pretraining_data --input_file='corpus/*.txt' \
@@ -56,7 +50,7 @@ def define_flags() -> None:
     corpus.define_flags()
     define_settings_flags(Settings, max_seq_length=512)
     text_flags.define_flags()
-    beam_job.define_flags()
+    define_settings_flags(beam_job.Workers)
 
 
 def main(_) -> None:
@@ -98,14 +92,6 @@ def create_pretraining_data(settings: Settings, workers: beam_job.Workers) -> Ma
             sep="\n",
             flush=True,
         )
-        if whole := [
-            path for path in sizes if is_compressed(path) and sizes[path] > _MIN_UNIT_BYTES
-        ]:
-            print(
-                f"  note     {len(whole):,} compressed files, such as {whole[0]}, cannot be cut: "
-                "one worker reads each, and progress counts whole files",
-                flush=True,
-            )
         write = functools.partial(write_unit, settings=settings)
         if settings.remove_duplicates and units:
             found = _find_duplicates(units, settings, workers)

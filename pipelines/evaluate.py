@@ -1,20 +1,15 @@
 """Evaluates a pre-trained ALBERT on records that it was not trained on.
 
-Of the pieces to predict, [MASK] hides 80 %, random pieces replace 10 %, and 10 % stay unchanged, as
-published. Prints masked-LM loss and accuracy of all predictions, and of those at [MASK] alone. A
-model can copy unchanged pieces. A model that was trained with [MASK] alone never predicted the
-other two kinds. So compare models at [MASK]. The baseline always predicts the most frequent piece.
-Prints sentence-order accuracy with 95 % intervals, separately for pairs at the start of a document
-and for pairs inside documents. Three baseline classifiers see only sentence lengths, only the first
-words of each part, or only the word overlap at the ends of the parts. If a model beats all three,
-it must be comparing the two parts. As a control, evaluate on records of the same text that were
-written with --shuffle_sentences. The order accuracies must then be at chance level. The masks are
-the same in all calls. The metrics are also saved in MODEL_DIR/evaluations.
+Prints masked-LM loss and accuracy of all predictions, and of those at [MASK] alone. The baseline
+always predicts the most frequent piece. Prints sentence-order accuracy with 95 % intervals,
+separately for pairs at the start of a document and for pairs inside documents. Three baseline
+classifiers see only sentence lengths, only the first words of each part, or only the word overlap
+at the ends of the parts. If a model beats all three, it must be comparing the two parts. The masks
+are the same in all calls. The metrics are also saved in MODEL_DIR/evaluations.
 
 Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records
   python -m pipelines.evaluate --checkpoint=runs/base/checkpoints/ckpt-5000 --record_dir=records
-  python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records_shuffled
 """
 
 import dataclasses
@@ -27,14 +22,13 @@ import albert_tf
 from albert_tf import metrics
 from albert_tf.checkpoints import model_directory, pretrained
 from albert_tf.checkpoints.opening import ALBERT_TF, open_model
-from albert_tf.config import AlbertConfig
 from albert_tf.jobs import program
 from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
 from albert_tf.text.tokenization import AlbertTokenizer
-from .data.examples import DRAWS, ExampleOptions
+from .data.examples import DRAWS
 from .data.order_baselines import order_baselines
 from .data.pretraining_dataset import evaluation_dataset, evaluation_options
 from .data.records import Manifest, naming_damaged_shards
@@ -52,9 +46,6 @@ class Evaluation:
     record_dir: str = setting(flags.DEFINE_string, "Record directory to evaluate on.")
     split: str = setting(
         flags.DEFINE_enum, "Split to evaluate on.", "heldout", enum_values=["heldout", "train"]
-    )
-    max_seq_length: int | None = setting(
-        program.define_max_seq_length, "Default: as in the records.", None
     )
     sentence_objective: str | None = setting(
         flags.DEFINE_enum,
@@ -84,17 +75,16 @@ def evaluate(settings: Evaluation) -> dict:
     opened = open_model(settings.checkpoint, [ALBERT_TF], pretrained=True)
     model_dir, config = opened.directory, opened.config
     tokenizer = AlbertTokenizer.load(model_dir)
-    max_seq_length = settings.max_seq_length or manifest.max_seq_length
     trained = model_directory.recorded_settings(model_dir).get("sentence_objective", "sop")
     objective = settings.sentence_objective or trained
-    options = evaluation_options([manifest], max_seq_length, objective)
+    options = evaluation_options([manifest], manifest.max_seq_length, objective)
     manifest.check(record_dir, tokenizer, options)
     if not manifest.splits[split].examples:
         raise UserError(
             f"{record_dir!r} has no {split} records: write records of more text or with a larger "
             "--heldout_fraction. If the run was not trained on these records, pass --split=train"
         )
-    program.check_max_seq_length(max_seq_length, config.max_position_embeddings)
+    program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
     if split == "heldout":
         check_heldout_split(model_dir, manifest.heldout_split)
     model = pretrained.load(opened, tokenizer)[0]
@@ -113,21 +103,8 @@ def evaluate(settings: Evaluation) -> dict:
     baselines = {}
     if options.objective.has_label:
         baselines = order_baselines(record_dir, split, options, tokenizer)
-    evaluated = _evaluated(manifest, opened.checkpoint, config, options, split)
-    result = {**evaluated, "examples": examples, **_figures(totals, baselines, tokenizer)}
-    parts = (result["checkpoint"], split, options.sentence_objective, result["records"][:8])
-    path = os.path.join(model_dir, "evaluations", f"{'-'.join(parts)}.json")
-    files.write_json(path, result)
-    print(f"stored in {path}")
-    return result
-
-
-def _evaluated(
-    manifest: Manifest, prefix: str, config: AlbertConfig, options: ExampleOptions, split: str
-) -> dict:
-    """Returns what was evaluated: model, records and options."""
-    return {
-        "checkpoint": os.path.basename(prefix),
+    result = {
+        "checkpoint": os.path.basename(opened.checkpoint),
         "config": dataclasses.asdict(config),
         "records": manifest.fingerprint(),
         "split": split,
@@ -135,7 +112,14 @@ def _evaluated(
         "sentence_objective": options.sentence_objective,
         "draws": DRAWS,
         "code_version": albert_tf.__version__,
+        "examples": examples,
+        **_figures(totals, baselines, tokenizer),
     }
+    parts = (result["checkpoint"], split, options.sentence_objective, result["records"][:8])
+    path = os.path.join(model_dir, "evaluations", f"{'-'.join(parts)}.json")
+    files.write_json(path, result)
+    print(f"stored in {path}")
+    return result
 
 
 def _figures(totals: dict, baselines: dict, tokenizer: AlbertTokenizer) -> dict:
@@ -152,22 +136,17 @@ def _figures(totals: dict, baselines: dict, tokenizer: AlbertTokenizer) -> dict:
         "sentence_order_predictions": int(order["weight"]),
         **metrics.pretraining_metrics(sums),
         "sentence_order": {
-            kind: _order_figures(correct, pairs, baselines.get(kind, {}))
+            kind: {
+                "pairs": int(pairs),
+                "accuracy": correct / pairs,
+                "interval": list(metrics.wilson_interval(correct, pairs)),
+                **{f"{k}_accuracy": right / n for k, (right, n) in baselines.get(kind, {}).items()},
+            }
             for kind, (correct, pairs) in kinds.items()
             if pairs
         },
         "most_frequent_piece": tokenizer.id_to_piece(most_frequent),
         "most_frequent_accuracy": float(targets[most_frequent] / max(targets.sum(), 1)),
-    }
-
-
-def _order_figures(correct: float, pairs: float, baselines: dict) -> dict:
-    """Returns the accuracies of the model and the baselines on one kind of pair."""
-    return {
-        "pairs": int(pairs),
-        "accuracy": correct / pairs,
-        "interval": list(metrics.wilson_interval(correct, pairs)),
-        **{f"{name}_accuracy": right / total for name, (right, total) in baselines.items()},
     }
 
 

@@ -1,39 +1,17 @@
 """Fine-tunes an ALBERT on GLUE, SQuAD, RACE or your own data, and scores it on the dev set.
 
 Reads the task's standard files from --data_dir, or tables from --train_file, --dev_file and
---test_file. Trains one model per seed in --random_seeds. OUTPUT_DIR/seed_N has the weights with the
-best dev metric, metrics.jsonl, TensorBoard curves, and predictions in the task's format, which the
-GLUE and SQuAD sites accept. OUTPUT_DIR/results.json has the metrics of all seeds and their median.
-Run the same command again to resume a killed run. If the run is finished, the command only predicts
-new files, such as another --test_file. To predict without training data, use pipelines.predict.
+--test_file. Trains one model per seed in --random_seeds, and writes it to OUTPUT_DIR/seed_N. Run
+the same command again to resume a killed run. If the run is finished, the command only predicts new
+files, such as another --test_file. To predict without training data, use pipelines.predict.
 
---task=glue trains all tasks whose directories are in --data_dir, writes to OUTPUT_DIR/TASK and
-prints a table. All tasks use the same flags.
-
---learning_rate=1e-4,3e-4 --num_epochs=2,3 trains each combination with all seeds, in a
-sub-directory such as OUTPUT_DIR/learning_rate_0.0001-num_epochs_2. It prints a table and the
-combination with the best dev metric. Both are saved in OUTPUT_DIR/combinations.json.
-
---folds=5 runs 5-fold cross-validation on your own data. The runs are in OUTPUT_DIR/fold_K. Each one
-predicts the fifth of the rows that it was not trained on. OUTPUT_DIR contains the predictions for
-all rows and their metrics.
-
-Tables are .csv, .tsv, .jsonl, .parquet, or .json with an array of objects. .csv and .tsv use the
-quoting of Python's csv module: a cell with a comma, a line end or a quotation mark is enclosed in
-quotation marks, and quotation marks within it are doubled. Use --quoting=none for files without
-quoting.
-
-Learning rate, epochs, warm-up, bias correction and evaluation steps follow from the size of the
-model and of the data, if they are not given. A tenth of the rows becomes dev. The plan prints the
-values that were chosen.
+The plan prints the values of the flags that are not given. They follow from the size of the model
+and of the data. --task=glue trains all tasks whose directories are in --data_dir. Several values of
+--learning_rate and --num_epochs train each combination. --folds=5 cross-validates.
 
 Examples:
   python -m pipelines.finetune --flagfile=pipelines/recipes/finetune/rte.flags \\
       --data_dir=glue/RTE --init_checkpoint=runs/base --output_dir=runs/rte --random_seeds=1,2,3
-  python -m pipelines.finetune --task=squad_v2 --data_dir=squad --init_checkpoint=runs/base \\
-      --max_seq_length=384 --global_batch_size=48 --learning_rate=3e-5 --num_train_steps=8144 \\
-      --num_warmup_steps=814 --eval_steps=1000 --output_dir=runs/squad
-  # Your own data: .csv, .tsv, .jsonl or .json.
   python -m pipelines.finetune --task=classification --train_file=tickets.csv \\
       --text_column=subject --text_pair_column=body --label_column=queue \\
       --init_checkpoint=runs/base --output_dir=runs/tickets
@@ -57,33 +35,12 @@ from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.kinds import KINDS
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
-from .tasks.reading.dev_split import DIVISION, fold_numbers, shared_texts, split_off_dev
-from .tasks.reading.split_report import (
-    describe_division,
-    describe_split,
-    warn_of_overlap,
-    warn_of_rare_labels,
-)
+from .tasks.reading import dev_split, split_report
+from .tasks.running import results, seed_run
 from .tasks.running.baselines import kept_baselines, score_baselines, scored
 from .tasks.running.defaults import choose
 from .tasks.running.fine_tuned import score_out_of_fold
-from .tasks.running.results import (
-    stored_results,
-    summarise,
-    write_combinations,
-    write_glue_table,
-    write_summary,
-)
-from .tasks.running.seed_run import (
-    FinetuneSettings,
-    Finetuning,
-    TaskSplit,
-    answers_untrained,
-    fingerprint,
-    kept_results,
-    run_seed,
-    what_is_predicted,
-)
+from .tasks.running.seed_run import FinetuneSettings, Finetuning, TaskSplit
 from .tasks.task_flags import chosen_flags, create_tasks, define_task_flags
 from .training.run import (
     InitialModel,
@@ -178,7 +135,7 @@ def main(_) -> None:
         settings=next(iter(combinations.values())),
         loop=settings_from_flags(LoopSettings, eval_steps=values["eval_steps"]),
         strategy=strategy,
-        divide=functools.partial(split_off_dev, fraction=fraction) if fraction else None,
+        divide=functools.partial(dev_split.split_off_dev, fraction=fraction) if fraction else None,
         baselines=None if FLAGS.baseline else {},
         chosen=chosen,
     )
@@ -187,7 +144,7 @@ def main(_) -> None:
     elif FLAGS.task == "glue":
         summaries = finetune_each({n: dataclasses.replace(job, task=of) for n, of in tasks.items()})
         if is_chief(strategy):
-            write_glue_table(FLAGS.output_dir, summaries)
+            results.write_glue_table(FLAGS.output_dir, summaries)
     elif len(combinations) > 1:
         compare_settings(job, combinations)
     else:
@@ -237,18 +194,21 @@ def finetune(job: Finetuning) -> dict:
             _print_plan(job, splits, notes)
         job = dataclasses.replace(job, baselines=_baselines(job, splits))
         # Include seeds of earlier calls, so that the summary covers all seeds in the directory.
-        predicted, stored = what_is_predicted(task, splits), stored_results(output_dir)
-        results = {n: kept_results(found, predicted)["metrics"] for n, found in stored.items()}
+        predicted = seed_run.what_is_predicted(task, splits)
+        metrics = {
+            seed: seed_run.kept_results(stored, predicted)["metrics"]
+            for seed, stored in results.stored_results(output_dir).items()
+        }
         for seed in job.random_seeds:
             directory = os.path.join(output_dir, f"seed_{seed}")
             of_seed = Run(job.strategy, directory, {**run.settings, "seed": seed})
             of_seed.save_model_files(initial.config, initial.tokenizer)
-            results[seed] = run_seed(of_seed, job, splits, seed)["metrics"]
-        summary = summarise(task.name, task.best_metric, dict(sorted(results.items())))
+            metrics[seed] = seed_run.run_seed(of_seed, job, splits, seed)["metrics"]
+        summary = results.summarise(task.name, task.best_metric, dict(sorted(metrics.items())))
         if job.baselines:
             summary["dev"]["baselines"] = job.baselines
         if run.is_chief:
-            write_summary(output_dir, summary)
+            results.write_summary(output_dir, summary)
             of_dev = notes.get("dev", [])
             print("".join(f"{line}\n" for line in of_dev if line.startswith("warning")), end="")
     return summary
@@ -261,12 +221,16 @@ def _baselines(job: Finetuning, splits: dict[str, TaskSplit]) -> dict[str, dict]
     if "dev" not in splits or not is_chief(job.strategy):
         return {}
     task, train, dev = job.task, splits["train"], splits["dev"]
-    of = {**what_is_predicted(task, {"dev": dev}), "train": fingerprint(train)}
+    of = {
+        **seed_run.what_is_predicted(task, {"dev": dev}),
+        "train": seed_run.fingerprint(train),
+    }
 
     def score() -> dict[str, dict]:
         found = score_baselines(task, [(train.examples, dev.examples)])
         if not KINDS[task.description().model["kind"]].our_head:  # no new layer
-            found["untrained"] = scored(task, "untrained", [*answers_untrained(job, dev).rows()])
+            answers = seed_run.answers_untrained(job, dev)
+            found["untrained"] = scored(task, "untrained", [*answers.rows()])
         return found
 
     return kept_baselines(f"{job.output_dir}/baselines.json", of, task.best_metric, score)
@@ -287,7 +251,7 @@ def compare_settings(job: Finetuning, combinations: Mapping[str, FinetuneSetting
         )
     given = {**dataclasses.asdict(job.settings), **job.loop.identity()}
     identity = {**_identity(prepared, splits), **given}
-    identity["dev"] = fingerprint(splits["dev"])
+    identity["dev"] = seed_run.fingerprint(splits["dev"])
     del identity["learning_rate"], identity["num_epochs"]
     with Run(job.strategy, job.output_dir, {}).hold(identity):
         job = dataclasses.replace(job, baselines=_baselines(prepared, splits))
@@ -295,13 +259,13 @@ def compare_settings(job: Finetuning, combinations: Mapping[str, FinetuneSetting
         runs = {n: dataclasses.replace(job, settings=of) for n, of in combinations.items()}
         summaries = finetune_each(runs)
         if is_chief(job.strategy):
-            write_combinations(job.output_dir, summaries)
+            results.write_combinations(job.output_dir, summaries)
 
 
 def cross_validate(job: Finetuning, folds: int) -> None:
     """Fine-tunes with each fold as dev set. Scores the first seed's predictions for all rows."""
     examples = job.task.read("train") or []
-    numbers = fold_numbers(examples, folds)
+    numbers = dev_split.fold_numbers(examples, folds)
     runs = {
         f"fold_{fold}": dataclasses.replace(
             job, divide=lambda *_, fold=fold: np.equal(numbers, fold), baselines={}
@@ -359,16 +323,16 @@ def _identity(job: Finetuning, splits: dict[str, TaskSplit]) -> dict[str, Any]:
     return {
         "task": job.task.name,
         **job.task.description().model,
-        "train": fingerprint(splits["train"]),
+        "train": seed_run.fingerprint(splits["train"]),
         # The dev set is used to select the best weights. Test sets do not affect the weights.
-        "dev": fingerprint(splits["dev"]) if job.loop.eval_steps else None,
+        "dev": seed_run.fingerprint(splits["dev"]) if job.loop.eval_steps else None,
         # Hash the weights even if this seed has checkpoints, because the next seed needs them.
         "init_weights": weights and hash_of_weights(weights),
         "vocabulary": job.initial.tokenizer.sha256,
         **{f"config.{name}": value for name, value in dataclasses.asdict(config).items()},
         **dataclasses.asdict(job.settings),
         **job.loop.identity(),
-        **({"dev_division": DIVISION} if job.divide else {}),
+        **({"dev_division": dev_split.DIVISION} if job.divide else {}),
     }
 
 
@@ -430,22 +394,23 @@ def _read_splits(job: Finetuning) -> tuple[dict[str, list], dict[str, list[str]]
     task = job.task
     names = ("train", "dev", *task.other_splits())
     splits = {name: examples for name in names if (examples := task.read(name)) is not None}
-    if "train" not in splits:
-        raise UserError(f"--task={task.name}: there are no training examples")
     if job.divide and "dev" in splits:
         raise UserError("--dev_fraction: a dev set is given too: omit one")
     rows = splits["train"]
-    shared, is_dev = shared_texts(rows), np.zeros(len(rows), bool)
+    shared, is_dev = dev_split.shared_texts(rows), np.zeros(len(rows), bool)
     if job.divide:
         is_dev = job.divide(rows, shared)
         for name, places in (("train", ~is_dev), ("dev", is_dev)):
             splits[name] = [*itertools.compress(rows, places)]
     train = {text for of_row in itertools.compress(shared.texts, ~is_dev) for text in of_row} - {""}
-    notes = {name: warn_of_overlap(name, splits[name], train) for name in splits.keys() - {"train"}}
+    notes = {
+        name: split_report.warn_of_overlap(name, splits[name], train)
+        for name in splits.keys() - {"train"}
+    }
     if job.divide:
-        notes["dev"] += describe_division(shared)
+        notes["dev"] += split_report.describe_division(shared)
     if "dev" in splits:
-        notes["dev"] += warn_of_rare_labels(splits["train"], splits["dev"])
+        notes["dev"] += split_report.warn_of_rare_labels(splits["train"], splits["dev"])
     return splits, notes
 
 
@@ -465,7 +430,7 @@ def _print_plan(job: Finetuning, splits: dict[str, TaskSplit], notes: dict[str, 
     lines = []
     for name, (examples, sequences, _) in splits.items():
         summary = job.task.summarise(examples)
-        lines += describe_split(
+        lines += split_report.describe_split(
             name, examples, sequences, tokenizer, job.max_seq_length, summary, longest
         )
         lines += notes.get(name, [])

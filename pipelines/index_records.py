@@ -53,7 +53,7 @@ def define_flags() -> None:
     job_directory.define_flags()
     define_settings_flags(Settings)
     text_flags.define_flags()
-    beam_job.define_flags()
+    define_settings_flags(beam_job.Workers)
 
 
 def main(_) -> None:

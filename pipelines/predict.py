@@ -127,8 +127,6 @@ def predict(settings: PredictionSettings, input_files: list[str], output_file: s
     opened, description, task = found
     # Read all rows first, so that an invalid row is reported before hours of prediction.
     total = sum(1 for _ in read_files(task, input_files))
-    if not total:
-        raise UserError(f"--input_file: no rows in {', '.join(input_files)}")
     loaded = _load(found, settings)
     identity = {
         **loaded.identity,

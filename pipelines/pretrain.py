@@ -1,12 +1,9 @@
 """Pre-trains an ALBERT with masked-LM and sentence-order losses, using LAMB or AdamW.
 
-Use pipelines.create_pretraining_data to write the records, or pipelines.index_records to use
-examples of the reference's code. --record_dir=a,b --record_weights=0.7,0.3 mixes two directories.
-All outputs are written to --model_dir: config, vocabulary, checkpoints, metrics.jsonl, TensorBoard
-curves and curves.png. Run the same command again to resume a killed run from its last checkpoint.
-On a CPU, the final weights are the same as without the interruption. On GPUs they can differ,
-because GPUs sum some gradients in varying order. The length of the run is set by --num_train_steps
-or --num_epochs.
+--record_dir=a,b --record_weights=0.7,0.3 mixes two directories of records. All outputs are written
+to --model_dir. Run the same command again to resume a killed run from its last checkpoint. On a
+CPU, the final weights are the same as without the interruption. On GPUs they can differ, because
+GPUs sum some gradients in varying order.
 
 Examples:
   python -m pipelines.pretrain --record_dir=records --spm_model_file=vocab.model \\
@@ -47,7 +44,6 @@ from .data.records import naming_damaged_shards
 from .data.training_order import BLOCK_ROWS
 from .training import metrics_log
 from .training.heldout import check_heldout_split, make_evaluation, make_scoring
-from .training.objective import pretraining_objective
 from .training.run import (
     InitialModel,
     Run,
@@ -65,7 +61,7 @@ from .training.settings import (
 )
 from .training.strategy import create_strategy, define_strategy_flags, naming_lost_workers
 from .training.train_loop import TrainLoop
-from .training.train_step import TrainStep
+from .training.train_step import TrainStep, pretraining_objective
 
 FLAGS = flags.FLAGS
 
@@ -204,12 +200,15 @@ def pretrain(job: Pretraining) -> None:
         pretraining_dataset, job.sources, job.options, tokenizer, settings.global_batch_size
     )
     evaluate = _make_evaluation(job, model) if job.loop.eval_steps else None
+    mean_length = sum(s.quota / BLOCK_ROWS * s.manifest.mean_length for s in job.sources)
     with run.hold(identity):
         run.save_model_files(config, tokenizer)
         if run.is_chief:
             _print_plan(job, model)
-        stop_step, rates = settings.stop_step, _rates(job)
-        TrainLoop(run, train_step, dataset_fn, job.loop, rates, evaluate, stop_step).train()
+        loop = TrainLoop(
+            run, train_step, dataset_fn, job.loop, mean_length, evaluate, settings.stop_step
+        )
+        loop.train()
     if run.is_chief:
         _print_results(job.model_dir)
 
@@ -274,12 +273,6 @@ def _identity(job: Pretraining, init_weights: str | None) -> dict[str, Any]:
         "heldout_split": sources[0].manifest.heldout_split,
         "draws": DRAWS,
     }
-
-
-def _rates(job: Pretraining) -> dict[str, float]:
-    """Returns a dict that maps the name of a logged rate to the amount per example."""
-    lengths = (s.quota / BLOCK_ROWS * s.manifest.mean_length for s in job.sources)
-    return {"examples_per_second": 1, "tokens_per_second": sum(lengths)}
 
 
 def _print_results(model_dir: str) -> None:

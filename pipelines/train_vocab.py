@@ -1,13 +1,9 @@
 """Trains the SentencePiece vocabulary of a new ALBERT on your own text.
 
-The input is UTF-8 text, with the same input flags as pipelines.create_pretraining_data. The outputs
-are PREFIX.model, PREFIX.vocab (the pieces as text) and PREFIX.json (settings that
+The outputs are PREFIX.model, PREFIX.vocab (the pieces as text) and PREFIX.json (settings that
 create_pretraining_data reads). A report shows how well the vocabulary fits lines that were held out
 of training. If there are fewer than about 10,000 lines, the report uses the training text. An
 existing vocabulary is not trained again.
-
-By default, accents and other marks are removed, as for the published English models. Pass
---keep_accents for languages in which they make other words. The report shows words that lose one.
 
 Examples:
   python -m pipelines.train_vocab --input_file='corpus/*.txt' --output_prefix=vocabulary/30k

@@ -19,7 +19,7 @@ import joblib
 from absl import flags
 
 import albert_tf
-from albert_tf.jobs.settings import define_settings_flags, setting
+from albert_tf.jobs.settings import setting
 from albert_tf.storage.errors import UserError
 
 # Command that starts a worker process of DirectRunner. Unlike Beam's own command, it discards
@@ -79,11 +79,6 @@ class Workers:
         if self.runner != "DirectRunner":
             return f"of {self.runner}"
         return f"{self.count(num_units)}, about 0.6 GB of memory each"  # pipelines/README.md
-
-
-def define_flags() -> None:
-    """Defines the flags of the Beam runner."""
-    define_settings_flags(Workers)
 
 
 def run(function: Callable[[Any], None], units: Sequence[Any], workers: Workers) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from albert_tf.text.in_graph import on_host
 from .labelled_task import LabelledTask
 from .reading.examples import AnyExample, id_and_label
 from .reading.sequences import Encoder, Packed
-from .reading.split_report import describe_labels, describe_texts, warn_of_rounding
+from .reading.split_report import describe_labels, describe_texts
 from .reading.tables import Row, as_label, as_number, read_rows, write_table
 from .scoring.confidence import confidence
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
@@ -62,16 +63,6 @@ class Example(AnyExample):
         return {"text": self.text, **pair}
 
 
-@dataclasses.dataclass(frozen=True)
-class Answering:
-    """How probabilities become answers. See Decision, and ClassificationTask.answers (`top_k`)."""
-
-    temperature: float = 1.0
-    min_probability: float = 0.0
-    label_thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    top_k: int = 5
-
-
 class ClassificationTask(LabelledTask):
     """Predicts a label or a number for each text or pair of texts.
 
@@ -79,18 +70,21 @@ class ClassificationTask(LabelledTask):
       name, files, columns, labels: see LabelledTask.
       is_regression: if True, the task predicts numbers instead of labels.
       metrics: keys of metrics.METRICS. The first metric selects the best checkpoint.
-      class_weights: maps a label to the loss weight of its examples (default 1). If "balanced", all
-        labels have the same total weight in training. If None, all examples have weight 1.
+      class_weights: if "balanced", all labels have the same total weight in training. If None, all
+        examples have weight 1.
       quoting: see Task.quoting.
 
     Attributes:
-      answering: see Answering.
+      temperature, min_probability, label_thresholds: see Decision.
+      top_k: see `_probability_columns`.
       label_weights: float32 [labels], loss weights of the labels; see `weighted`. None: all are 1.
     """
 
     fields: ClassVar = {"text": "text", "label": "label", "text_pair": None, "id": None}
     stored: ClassVar[tuple[str, ...]] = ("labels", "metrics", "quoting", "is_regression")
     block_size = 4000
+    temperature, min_probability, top_k = 1.0, 0.0, 5
+    label_thresholds: Mapping[str, float] = MappingProxyType({})
 
     def __init__(
         self,
@@ -101,12 +95,11 @@ class ClassificationTask(LabelledTask):
         is_regression: bool = False,
         metrics: Sequence[str] | None = None,
         quoting: str = "csv",
-        class_weights: Mapping[str, float] | str | None = None,
+        class_weights: str | None = None,
     ):
         super().__init__(name, files, columns, labels)
         self.quoting = quoting
         self.class_weights = class_weights
-        self.answering = Answering()
         self.label_weights: np.ndarray | None = None
         self.is_regression = is_regression
         self.metrics = metrics or (
@@ -129,8 +122,8 @@ class ClassificationTask(LabelledTask):
                 if description["has_pairs"]
                 else "--text_pair_column: the model reads single texts: remove it"
             )
-        names = {field.name for field in dataclasses.fields(Answering)}
-        task.answering = Answering(**{name: description[name] for name in names & {*description}})
+        for name in ("temperature", "min_probability", "label_thresholds", "top_k"):
+            setattr(task, name, description.get(name, getattr(task, name)))
         return task
 
     @functools.cached_property
@@ -185,14 +178,9 @@ class ClassificationTask(LabelledTask):
             )
         if not self.class_weights:
             return self
-        if isinstance(self.class_weights, str):  # "balanced"
-            counts = np.bincount(self.label_array(examples), minlength=len(self.labels))
-            # Avoid division by zero for a label without examples. Its weight is never used.
-            weights = len(examples) / (len(counts) * np.maximum(1, counts))
-        else:
-            for label in self.class_weights:
-                self.check_known(label, "--class_weights", is_in_row=False)
-            weights = np.array([self.class_weights.get(label, 1.0) for label in self.labels])
+        counts = np.bincount(self.label_array(examples), minlength=len(self.labels))
+        # Avoid division by zero for a label without examples. Its weight is never used.
+        weights = len(examples) / (len(counts) * np.maximum(1, counts))
         task = copy.copy(self)
         task.label_weights = weights.astype(np.float32)
         return task
@@ -210,7 +198,6 @@ class ClassificationTask(LabelledTask):
             numbers = self.label_array(examples)
             low, mean, high = numbers.min(), numbers.mean(), numbers.max()
             lines.append(f"numbers from {low:.4g} to {high:.4g}, mean {mean:.4g}")
-            lines += warn_of_rounding(numbers)
         else:
             counts = collections.Counter(name for e in examples for name in e.classes)
             lines.append(describe_labels(self.labels, counts))
@@ -244,7 +231,7 @@ class ClassificationTask(LabelledTask):
         columns = id_and_label(examples, self.as_cell)
         exact: dict[str, Any] = {"part": [example.part for example in examples]}
         answers = KINDS[self.description().model["kind"]].answers
-        probabilities = final_answers(answers, features, outputs, self.answering.temperature)
+        probabilities = final_answers(answers, features, outputs, self.temperature)
         if self.is_regression:
             numbers = [*probabilities.astype(np.float32)]
             # Use the shortest decimal number that rounds to the same float32.
@@ -268,7 +255,7 @@ class ClassificationTask(LabelledTask):
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels, formatted for the output files."""
         with on_host():  # between equal probabilities, the first label on every device
-            found = best_labels(probabilities, self.labels, self.answering.min_probability)
+            found = best_labels(probabilities, self.labels, self.min_probability)
         return [label.decode() for label in found.numpy()]
 
     def _probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:
@@ -282,7 +269,7 @@ class ClassificationTask(LabelledTask):
             for label, of_label in zip(self.labels, written.T, strict=True):
                 columns[f"probability_{label}"] = of_label.tolist()
             return columns
-        best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self.answering.top_k]
+        best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self.top_k]
         for rank, places in enumerate(best.T, start=1):
             columns[f"label_{rank}"] = [self.labels[place] for place in places]
             of_rank = np.take_along_axis(written, places[:, np.newaxis], axis=1)[:, 0]
@@ -307,12 +294,12 @@ class ClassificationTask(LabelledTask):
                 predictions.append(self.place_of[row["prediction"]])
         found = np.array(labels), np.array(predictions)
         result = {name: float(METRICS[name](*found)) for name in self.metrics if labels}
-        if self.answering.min_probability and total:
+        if self.min_probability and total:
             result["answered"] = len(labels) / total
         return result
 
     def _is_answered(self, row: dict) -> bool:
-        return not self.answering.min_probability or row["prediction"] != UNSURE
+        return not self.min_probability or row["prediction"] != UNSURE
 
     def intervals(self, rows: Iterable[dict]) -> dict[str, list[float]]:
         """See Task.intervals. Empty for regression; skips unsure predictions and rows of a part."""

@@ -59,17 +59,17 @@ class LabelledTask(Task):
         """Maps each label to its index in the model's outputs."""
         return {label: place for place, label in enumerate(self.labels)}
 
-    def check_known(self, label: str, where: str, is_in_row: bool = True) -> None:
-        """Raises a UserError if a label is unknown. `is_in_row` is False for labels in flags."""
+    def check_known(self, label: str, where: str) -> None:
+        """Raises a UserError if a label of a row is unknown."""
         if label in self.place_of:
             return
         known = ", ".join(map(repr, self.labels[:20])) + ", ..." * (len(self.labels) > 20)
         source = "the labels are" if self._listed else "the training file has"
-        column = f" in {self.columns['label']!r}" if is_in_row else ""
-        hint = "; --labels names all" if is_in_row and not self._listed else ""
+        column = self.columns["label"]
+        hint = "" if self._listed else "; --labels names all"
         if near := [name for name in self.labels if label_key(name) == label_key(label)]:
             hint = f"; it is almost {near[0]!r}"
-        raise UserError(f"{where}: unknown label {label!r}{column}; {source} {known}{hint}")
+        raise UserError(f"{where}: unknown label {label!r} in {column!r}; {source} {known}{hint}")
 
 
 def _check_spellings(places: Mapping[str, str]) -> None:

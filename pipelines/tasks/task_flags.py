@@ -7,7 +7,6 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf.answering.sentences import POOLINGS
-from albert_tf.jobs.settings import numbers_by_label
 from albert_tf.kinds import DOC_STRIDE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -126,11 +125,12 @@ def _define_flags_of_some_tasks() -> None:
         "All labels, in the order of the outputs. Default: the training file's labels, sorted.",
     )
     flags.DEFINE_string("label_separator", ",", "multilabel: separator of the labels in a cell.")
-    flags.DEFINE_string(
+    flags.DEFINE_enum(
         "class_weights",
         None,
-        "classification: loss weights, as comma-separated label=weight (default: 1). "
-        "balanced: all labels have the same total weight, even if they are rare.",
+        ["balanced"],
+        "classification: balanced: all labels have the same total weight in the loss, even if they "
+        "are rare.",
     )
     flags.DEFINE_integer(
         "doc_stride",
@@ -251,16 +251,8 @@ def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Tas
         labels=values.labels,
         is_regression=name == "regression",
         quoting=values.quoting,
-        class_weights=_class_weights(values.class_weights),
+        class_weights=values.class_weights,
     )
-
-
-def _class_weights(text: str | None) -> dict[str, float] | str | None:
-    """Parses --class_weights. Returns "balanced", a dict of weights by label, or None."""
-    if text is None or text == "balanced":
-        return text
-    expected = "balanced, or weights above 0 such as neg=1,pos=2.5"
-    return numbers_by_label("class_weights", text, lambda weight: 0 < weight < 1e6, expected)
 
 
 def _require_data_dir(values: flags.FlagValues) -> None:

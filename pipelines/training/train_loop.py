@@ -30,7 +30,7 @@ class TrainLoop:
       dataset_fn: function of a first step and an input context that returns an infinite dataset:
         the batches of this host's replicas, starting at that step.
       loop: how often to log, save and evaluate.
-      per_example: dict mapping the name of a logged rate to its amount per example.
+      mean_length: mean number of tokens of an example, without padding.
       evaluate: function of `on_batch` that returns the metrics of the current model on held-out
         data. It calls `on_batch` with the number of finished batches before each batch.
       stop_step: step at which to stop before the last one, or None. A step beyond the end has no
@@ -43,12 +43,12 @@ class TrainLoop:
         train_step: TrainStep,
         dataset_fn: Callable[[int, tf.distribute.InputContext], tf.data.Dataset],
         loop: LoopSettings,
-        per_example: dict[str, float],
+        mean_length: float,
         evaluate: Callable[[Callable[[int], None]], dict[str, float]] | None = None,
         stop_step: int | None = None,
     ):
         self._run, self._train_step, self._loop = run, train_step, loop
-        self._per_example, self._evaluate = per_example, evaluate
+        self._mean_length, self._evaluate = mean_length, evaluate
         self._settings, self._objective = train_step.settings, train_step.objective
         self._optimizer = optimizer = train_step.optimizer
         self._num_train_steps = self._settings.num_train_steps
@@ -181,8 +181,8 @@ class TrainLoop:
         if self._train_step.loss_scale:
             scalars["loss_scale"] = float(self._train_step.loss_scale.value.read_value())
         examples = steps * self._settings.global_batch_size
-        for rate, amount in self._per_example.items():
-            scalars[rate] = examples * amount / seconds
+        scalars["examples_per_second"] = examples / seconds
+        scalars["tokens_per_second"] = examples * self._mean_length / seconds
         return scalars
 
     def _save(self) -> None:

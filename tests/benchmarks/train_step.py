@@ -206,8 +206,7 @@ def step_of_pretraining(
 
     from albert_tf import optimization
     from pipelines.pretrain import make_optimizer
-    from pipelines.training.objective import pretraining_objective
-    from pipelines.training.train_step import TrainStep, make_step_loop
+    from pipelines.training.train_step import TrainStep, make_step_loop, pretraining_objective
 
     optimizer = make_optimizer(settings)
     optimization.create_slots(optimizer, model)

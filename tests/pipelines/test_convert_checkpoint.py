@@ -9,7 +9,7 @@ import albert_tf
 from albert_tf.checkpoints import name_map
 from albert_tf.text.tokenization import AlbertTokenizer
 from tests import sentences
-from tests.albert_tf.checkpoints.test_name_map import change_google, convert, to_google, without
+from tests.albert_tf.checkpoints.test_name_map import convert, to_google
 from tests.builders import write_pretrained
 from tests.jobs import run
 from tests.vocabularies import unrecorded
@@ -113,15 +113,3 @@ def test_failure_leaves_nothing(model_dir, tmp_path, monkeypatch):
         flags = f"--input={model_dir}", f"--output_dir={tmp_path}/out", flag
         _, err = run("pipelines.convert_checkpoint", *flags, exit_code=2)
         assert f"error: {message}" in err
-
-
-def test_missing_heads_by_flag(model_dir, tmp_path, capsys):
-    google, back = to_google(model_dir, tmp_path / "google"), tmp_path / "back"
-    change_google(google, without("cls/"))
-    with pytest.raises(ValueError, match=r"lacks cls/.*; --allow_missing='\^\(cls/predictions\|"):
-        convert(google, back)
-    convert(google, back, allow_missing="^cls/")
-    assert "missing, freshly initialised: masked_lm/" in capsys.readouterr().out
-    with pytest.warns(UserWarning, match="freshly initialised: masked_lm/"):
-        model, _ = albert_tf.from_pretrained(back)
-    assert model.masked_lm.is_drawn_afresh  # so SentenceScorer refuses it

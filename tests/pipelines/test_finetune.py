@@ -14,7 +14,8 @@ from albert_tf.text.tokenization import AlbertTokenizer
 from export.export_saved_model import export
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask
-from pipelines.tasks.reading.dev_split import split_off_dev
+from pipelines.tasks.reading import dev_split, split_report
+from pipelines.tasks.running import seed_run
 from pipelines.tasks.running.defaults import choose
 from pipelines.tasks.running.results import summarise
 from pipelines.tasks.running.seed_run import FinetuneSettings
@@ -289,7 +290,6 @@ def test_one_line_for_wrong_flags(table, pretrained, tmp_path):
         "": "error: give --task; see --help",
         "--task=rte --num_epochs=2 --num_train_steps=9": "exclude each other",
         f"{start} --num_epochs=0": "flag --num_epochs=0",
-        f"{start} --class_weights=a=0": "'a=0' is no label=number; expected balanced",
         "--task=rte --data_dir=/nowhere": "--data_dir: there is no directory '/nowhere'",
         own: "give --init_checkpoint",
         f"{own} --label_column=": "--label_column is empty: name the column",
@@ -320,13 +320,9 @@ def test_one_line_for_wrong_flags(table, pretrained, tmp_path):
 
 
 @pytest.mark.usefixtures("eager")
-def test_a_frozen_encoder_and_one_label(table, pretrained, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(ClassificationTask, "predictions", lambda _, of: ["river"] * len(of))
+def test_a_frozen_encoder(table, pretrained, tmp_path):
     changes = {"num_train_steps": 2, "num_warmup_steps": 0, "freeze_encoder": True}
     finetune(table, pretrained, tmp_path, splits=("train", "dev", "test"), **changes)
-    [line] = [line for line in capsys.readouterr().out.splitlines() if "warning: all" in line]
-    advice = "try another --learning_rate or more steps, or --class_weights=balanced"
-    assert line == f"warning: all predictions on dev are 'river': {advice}"
     _, checkpoint = model_directory.find_checkpoint(str(pretrained))
     theirs, ours = tf.train.load_checkpoint(checkpoint), weights(tmp_path / "seed_1")
     encoder = [name for name in ours if name.startswith("model/encoder/")]
@@ -382,7 +378,7 @@ def test_the_default_length_is_that_of_the_checkpoint(
     shorter = tmp_path / "shorter"
     shutil.copytree(pretrained, shorter)
     (shorter / "run.json").write_text('{"max_seq_length": 24}')
-    monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
+    monkeypatch.setattr(seed_run, "run_seed", lambda *_: {"metrics": {}})
     finetune(table, shorter, tmp_path / "out", max_seq_length=given)
     assert json.loads((tmp_path / "out/run.json").read_text())["max_seq_length"] == expected
     assert ("was trained with at most 24 pieces" in capsys.readouterr().out) == warns
@@ -395,7 +391,7 @@ def test_what_does_not_fit(table, pretrained, tiny_vocabulary, tmp_path):
         ({"num_warmup_steps": 61}, "61 is beyond the run's 60 steps"),
         ({"num_epochs": 0.5}, "6 is beyond the run's 4 steps: "),
         ({"splits": ("train",)}, "no dev set"),
-        ({"splits": ("dev",)}, "labels of classification are not known|no training examples"),
+        ({"splits": ("dev",)}, "labels of classification are not known"),
     ):
         with pytest.raises(ValueError, match=message):
             finetune(table, pretrained, tmp_path / "out", **changes)
@@ -409,10 +405,10 @@ def test_what_does_not_fit(table, pretrained, tiny_vocabulary, tmp_path):
 
 
 def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatch, capsys):
-    divide = functools.partial(split_off_dev, fraction=0.1)
-    monkeypatch.setattr(finetune_lib, "run_seed", lambda *_: {"metrics": {}})
+    divide = functools.partial(dev_split.split_off_dev, fraction=0.1)
+    monkeypatch.setattr(seed_run, "run_seed", lambda *_: {"metrics": {}})
     notes = ["dev: a note", "warning: no sample"]
-    monkeypatch.setattr(finetune_lib, "describe_division", lambda *_: notes)
+    monkeypatch.setattr(split_report, "describe_division", lambda *_: notes)
     task, run_dir = classification(table, ["train"]), tmp_path / "run"
     for _ in range(2):
         run_task(task, pretrained, run_dir, divide=divide)
@@ -420,6 +416,6 @@ def test_another_division_is_another_run(table, pretrained, tmp_path, monkeypatc
     assert "warning: dev has fewer than ten rows of 'other' " in out
     assert notes[1] in out.rpartition("results.json")[2], "beside the figures, too"
     assert (out.count(notes[0]), out.count(notes[1])) == (2, 4)
-    monkeypatch.setattr(finetune_lib, "DIVISION", "x")
+    monkeypatch.setattr(dev_split, "DIVISION", "x")
     with pytest.raises(ValueError, match=r"holds another run .*dev_division \d there, 'x' here"):
         run_task(task, pretrained, run_dir, divide=divide)

@@ -9,8 +9,8 @@ from pipelines import pretrain
 from pipelines.data import pretraining_dataset
 from pipelines.data.pretraining_dataset import sample_counts
 from pipelines.training import heldout
-from pipelines.training.objective import pretraining_objective
 from pipelines.training.run import InitialModel
+from pipelines.training.train_step import pretraining_objective
 from tests.builders import raises_one_line
 
 

@@ -40,11 +40,10 @@ def index(files, tiny_vocabulary, tmp_path, in_this_process):
 
 
 def test_manifest_points_to_the_files(index, files, tmp_path, monkeypatch, capsys):
-    """However they are spelt; empty ones are skipped. The job is done once."""
+    """However they are spelt; empty ones are skipped."""
     (files / "0.tfrecord").touch()
     monkeypatch.chdir(files.parent)
-    job_of_these = {"input_file": f"ref/*,./ref/a*,{files}/c*"}
-    manifest = index(**job_of_these)
+    manifest = index(f"ref/*,./ref/a*,{files}/c*")
     assert manifest == Manifest.read(str(tmp_path / "indexed"))
     assert manifest.format == "reference" and manifest.do_lower_case
     assert (manifest.max_seq_length, manifest.max_predictions_per_seq) == (LENGTH, PREDICTIONS)
@@ -55,15 +54,6 @@ def test_manifest_points_to_the_files(index, files, tmp_path, monkeypatch, capsy
     shown = capsys.readouterr()
     assert f"--max_seq_length={LENGTH} --max_predictions_per_seq={PREDICTIONS}" in shown.out
     assert "(100 %)" in shown.err
-    with monkeypatch.context() as patch:
-        patch.setattr(job.beam_job, "run", None)
-        assert index(**job_of_these) == manifest
-    assert "finished before: 311 train and 0 heldout static" in capsys.readouterr().out
-    monkeypatch.setattr(job.albert_tf, "__version__", "0.1.0")
-    assert index(**job_of_these) == manifest
-    (tmp_path / "indexed/manifest.json").unlink()
-    with pytest.raises(ValueError, match=r"code_version '.*' there, '0\.1\.0' here"):
-        index(**job_of_these)
 
 
 def test_what_is_read_is_what_was_written(index, files, tokenizer, tmp_path):

@@ -36,16 +36,7 @@ def test_bad_input(tmp_path):
     for name, content, message in (
         ("odd.txt", "one\ntwo\nthree\n", r"odd\.txt: 3 lines; expected a wrong and a right"),
         ("empty.txt", "", r"empty\.txt: 0 lines"),
-        (
-            "a.jsonl",
-            '{"sentence_good": "a"}\n',
-            r"a\.jsonl:1: no field 'sentence_bad'.*; see the column flags",
-        ),
-        (
-            "a.csv",
-            "good,bad\nx,y\n",
-            r"a\.csv:1: no column 'sentence_good'.*the column flags in --help",
-        ),
+        ("a.jsonl", '{"sentence_good": "a"}\n', r"a\.jsonl:1: no field 'sentence_bad'"),
     ):
         (tmp_path / name).write_text(content)
         with pytest.raises(ValueError, match=message):

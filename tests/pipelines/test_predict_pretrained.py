@@ -15,10 +15,7 @@ from export.loading import open_checkpoint
 from pipelines import predict as predict_lib
 from pipelines.tasks.running import pretrained as pretrained_lib
 from pipelines.tasks.squad import SquadTask
-from pipelines.tasks.task import create_model
-from pipelines.tasks.token_classification import TokenClassificationTask
-from tests.builders import tiny_config, with_random_weights, write_json_lines, write_task_model
-from tests.conftest import WORDS
+from tests.builders import write_json_lines
 from tests.pipelines.test_predict import predict, rows_of
 
 pytestmark = pytest.mark.usefixtures("eager")
@@ -148,62 +145,3 @@ def test_texts_in_memory_of_a_pretrained_model(pretrained, tmp_path):
     questions = predict_lib.Predictor(predict_lib._Found("", {}, SquadTask({})), None)
     with pytest.raises(UserError, match=r"no dict; expected the fields question, context$"):
         questions.predict(["Who sings?"])
-
-
-LABELS = ("O", "B-a", "I-a", "B-b", "I-b")
-TAGGED = [" ".join((WORDS * 4)[i : i + 3 + i % 25]) for i in range(0, 60, 2)]
-
-
-@pytest.fixture(scope="module")
-def tagger(tmp_path_factory, tokenizer):
-    directory = tmp_path_factory.mktemp("tags") / "seed_1"
-    task = TokenClassificationTask("token_classification", {}, {}, LABELS, 9)
-    model = create_model(task, tiny_config(vocab_size=tokenizer.vocab_size))
-    with_random_weights(model, seed=4, scale=0.4)
-    # A bias could give all words one tag.
-    model.classifier.output_dense.bias.assign(np.zeros(len(LABELS)))
-    write_task_model(directory, task, model, tokenizer, 30)
-    return directory
-
-
-def tags(model, path, output, **arguments):
-    summary = predict(model, path, output, **arguments)
-    return rows_of(output), summary["metrics"]
-
-
-def write_files(directory):
-    """The same texts in CoNLL's columns with tags, and raw without."""
-    columns, raw = directory / "words.conll", directory / "raw.jsonl"
-    lines = [[f"{w} {'B-a' if len(w) > 4 else 'O'}\n" for w in text.split()] for text in TAGGED]
-    columns.write_text("\n".join(map("".join, lines)))
-    write_json_lines(raw, [{"text": text} for text in TAGGED])
-    return columns, raw
-
-
-def test_words_and_raw_texts(tagger, tmp_path):
-    columns, raw = write_files(tmp_path)
-    words, metrics = tags(tagger, columns, tmp_path / "words.jsonl")
-    assert [" ".join(row["words"]) for row in words] == TAGGED
-    assert all(len(row["prediction"]) == len(row["words"]) for row in words)
-    assert len({tag for row in words for tag in row["prediction"]}) > 2
-    hits = [a == b for row in words for a, b in zip(row["label"], row["prediction"])]
-    assert metrics["accuracy"] == pytest.approx(np.mean(hits)) and "f1_a" in metrics
-    spans, metrics = tags(tagger, raw, tmp_path / "spans.jsonl")
-    assert metrics == {} and [row["text"] for row in spans] == TAGGED
-    for of_words, of_text in zip(words, spans):
-        assert sum(tag[0] == "B" for tag in of_words["prediction"]) <= len(of_text["prediction"])
-        for span in of_text["prediction"]:
-            assert span["text"] == of_text["text"][span["start"] : span["end"]]
-
-
-def test_lists_are_json_in_tables_and_known_tags_may_be_ignored(tagger, tmp_path):
-    path = tmp_path / "in.jsonl"
-    path.write_text('{"text": " "}\n')
-    rows, _ = tags(tagger, path, tmp_path / "out.jsonl")
-    assert rows == [{"id": "0", "text": " ", "prediction": [], "unknown_share": 1.0}]
-    columns, _ = write_files(tmp_path)
-    predict(tagger, columns, tmp_path / "out.csv")
-    header, row, *_ = (tmp_path / "out.csv").read_text().splitlines()
-    assert header == "id,words,label,prediction,probabilities,unknown_share" and '"[""' in row
-    _, metrics = tags(tagger, columns, tmp_path / "other.jsonl", columns={"label": ""})
-    assert metrics == {}

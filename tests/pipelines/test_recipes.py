@@ -71,47 +71,23 @@ def config_of(flags):
     return json.loads((PROJECT / flags["albert_config"]).read_text())
 
 
-def shape_of(flags):
-    """Returns the shape of the model but for its layers."""
-    return {**config_of(flags), "num_hidden_layers": None}
-
-
-def assert_chained(parts, layers):
+@pytest.mark.parametrize(
+    ("folder", "names"),
+    [("hour", ("128", "128_four", "128_six")), ("night", ("64", "64_four", "cool"))],
+)
+def test_the_parts_of_a_run_follow_one_another(folder, names):
     """Each part grows, has other masks, and starts at the rate at which the one before stopped."""
-    assert [config_of(flags)["num_hidden_layers"] for flags in parts] == layers
+    recipes = flags_of("pretrain", PROJECT / "pipelines/recipes" / folder)
+    configs = {name: config_of(flags) for name, flags in recipes.items() if name != "masks"}
+    layers = {name: config.pop("num_hidden_layers") for name, config in configs.items()}
+    assert [layers[name] for name in names] == [2, 4, 6]
+    assert all(config == configs["32"] for config in configs.values())
+    parts = [recipes[name] for name in names]
     assert len({flags["random_seed"] for flags in parts}) == len(parts)
     for part, following in itertools.pairwise(parts):
-        assert shape_of(following) == shape_of(part)
         rate = part["learning_rate"] * (1 - part["stop_step"] / part["num_train_steps"])
         assert following["learning_rate"] == pytest.approx(rate)
     assert parts[-1]["stop_step"] == parts[-1]["num_train_steps"]
-
-
-def test_the_parts_of_the_hour_follow_one_another():
-    parts = flags_of("pretrain", PROJECT / "pipelines/recipes/hour")
-    lengths = {name: flags["max_seq_length"] for name, flags in parts.items()}
-    assert lengths == {"32": 32, "64": 64, "128": 128, "128_four": 128, "128_six": 128}
-    for flags in parts.values():
-        assert flags["max_seq_length"] * flags["global_batch_size"] == 4096
-        assert shape_of(flags) == shape_of(parts["32"])
-    assert_chained([parts[name] for name in ("128", "128_four", "128_six")], [2, 4, 6])
-
-
-def test_the_parts_of_the_night_follow_one_another():
-    parts = {**flags_of("pretrain", PROJECT / "pipelines/recipes/night")}
-    masks, short, *chain = (parts.pop(n) for n in ("masks", "32", "64", "64_four", "cool"))
-    assert not parts
-    hour = flags_of("pretrain", PROJECT / "pipelines/recipes/hour")["32"]
-    own = "sentence_objective ngram mask_token_rate masked_lm_prob unpad".split()
-    for flags in (short, *chain):
-        assert {name: flags[name] for name in own} == {name: masks[name] for name in own}
-        assert shape_of(flags) == shape_of(short)
-    changed = {name for name in hour if hour[name] != short[name]} - {"flagfile"}
-    assert changed <= {*own, "albert_config"}
-    assert config_of(short) == {**config_of(hour), "vocab_size": 16000}
-    assert_chained(chain, [2, 4, 6])
-    unshared = {**chain[-1], "albert_config": "pipelines/recipes/night/six_unshared_layers.json"}
-    assert config_of(unshared) == {**config_of(chain[-1]), "parameter_sharing": "none"}
 
 
 @pytest.fixture(autouse=True)
@@ -167,21 +143,3 @@ def test_published_counts_of_the_papers_rows():
         count = without_pooler if config.parameter_sharing == "none" else with_pooler
         expected = ours_of.get(name, int(millions.replace(",", "")))
         assert round(count / 1e6) == expected, name
-
-
-@pytest.mark.slow
-def test_xxlarge_is_built_below_4_gb_and_its_weights_only_once():
-    code = """
-import tensorflow as tf
-from albert_tf.config import AlbertConfig
-from albert_tf.models import AlbertForPreTraining
-from tests.benchmarks.measuring import peak_megabytes
-tf.zeros([])
-before = peak_megabytes()
-AlbertForPreTraining(AlbertConfig.named("albert_xxlarge")).create_variables()
-print(before, peak_megabytes())
-"""
-    before, after = map(int, run_code(code)[0].split()[-2:])
-    assert after < 4000
-    # The initializer of the largest kernel holds three tensors of its size for a moment.
-    assert (after - before) * 1e6 < 2 * 4 * 223_158_450

@@ -49,17 +49,6 @@ def describe_texts(examples: Sequence[AnyExample]) -> list[str]:
     return notes
 
 
-def warn_of_rounding(numbers: np.ndarray) -> list[str]:
-    """Warns if numbers, float64 [n], lose much of their range in float32, as timestamps do."""
-    lost, between = np.abs(numbers - numbers.astype(np.float32)).max(), np.ptp(numbers)
-    if not lost > 1e-3 * between > 0:
-        return []
-    return [
-        f"warning: the loss uses float32, which changes numbers by up to {lost:.3g}, but their "
-        f"range is only {between:.3g}: subtract their mean"
-    ]
-
-
 def warn_of_overlap(name: str, examples: Sequence[AnyExample], known: Set[str]) -> list[str]:
     """Warns if many examples share a text with train. `known` are the texts of its SharedTexts."""
     number = sum(any(comparable(text) in known for text in row.separated) for row in examples)

@@ -17,12 +17,11 @@ from albert_tf.checkpoints.opening import EXPORT
 from albert_tf.jobs import program
 from albert_tf.jobs.settings import setting
 from albert_tf.storage import files
-from ...training.objective import Objective
 from ...training.run import InitialModel, Run
 from ...training.settings import LoopSettings, TrainingSettings, precision
 from ...training.strategy import check_hosts_agree, is_tpu
 from ...training.train_loop import TrainLoop
-from ...training.train_step import TrainStep
+from ...training.train_step import Objective, TrainStep
 from ..reading.dev_split import SharedTexts
 from ..reading.sequences import Sequences
 from ..scoring.figures import draw_learning_curves
@@ -123,7 +122,6 @@ def run_seed(run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int)
         train = splits["train"].sequences
         with run.strategy.scope():
             step = TrainStep(model, model, task_objective(task), optimizer, settings, seed)
-        rates = {"examples_per_second": 1, "tokens_per_second": len(train.pieces) / len(train)}
         evaluate = None
         if job.loop.eval_steps:
             examples, _, features = dev = splits["dev"]
@@ -136,7 +134,7 @@ def run_seed(run: Run, job: Finetuning, splits: dict[str, TaskSplit], seed: int)
                 train, settings.global_batch_size, seed, first_step, *length, context
             ),
             job.loop,
-            rates,
+            len(train.pieces) / len(train),
             evaluate,
         ).train()
     kept_step = _restore_best(run, model, job.loop)
@@ -161,8 +159,6 @@ def _predict(
         if name == "train":
             continue
         answers = task.answers(examples, features, predict(sequences))
-        if name == "dev" and run.is_chief:
-            warn_of_one_label(task, answers.columns)
         if metrics := task.score(answers.rows()):
             found["metrics"][name] = metrics
         if details := task.details(examples, answers):
@@ -171,20 +167,6 @@ def _predict(
             for path in task.write(directory, name, examples, answers):
                 print(f"predictions  {path}")
     return found
-
-
-def warn_of_one_label(task: Task, columns: Mapping[str, list]) -> None:
-    """Prints a warning if all predictions are equal although the labels differ."""
-    known, found = (  # np.ravel: a value may be a list of tags or spans
-        {str(label) for value in columns.get(name, ()) for label in np.ravel(value)}
-        for name in ("label", "prediction")
-    )
-    if len(found) < 2 <= len(known):
-        has_weights = task.name != "classification" or "class_weights" in task.description().model
-        print(
-            f"warning: all predictions on dev are {''.join(found)!r}: try another --learning_rate "
-            f"or more steps{'' if has_weights else ', or --class_weights=balanced'}"
-        )
 
 
 def _score_dev(

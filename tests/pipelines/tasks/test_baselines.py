@@ -8,15 +8,13 @@ import pytest
 from scipy import sparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+from sklearn.metrics import accuracy_score, f1_score
 from sklearn.multiclass import OneVsRestClassifier
 
 from pipelines.tasks.classification import ClassificationTask, Example
-from pipelines.tasks.glue import GlueTask
 from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.reading.token_files import TokenExample
 from pipelines.tasks.running import baselines, results
-from pipelines.tasks.running.seed_run import warn_of_one_label
 from pipelines.tasks.scoring import figures, word_baseline
 from pipelines.tasks.token_classification import TokenClassificationTask
 
@@ -154,13 +152,6 @@ def test_divisions_are_scored_together_and_long_ones_sampled(monkeypatch, tmp_pa
     assert f"{words:.4f} of words alone (but within its interval): try" in capsys.readouterr().out
 
 
-def test_a_constant_answer_needs_no_interval(monkeypatch):
-    rows, task = tickets(60, 3, False), ClassificationTask("own", {}, labels=sorted(QUEUES))
-    scored = []
-    monkeypatch.setattr(task, "intervals", lambda rows: scored.append(rows) or {})
-    assert len(baselines.score_baselines(task, [(rows, rows)])) == len(scored) + 1
-
-
 def test_baselines_are_kept_and_an_error_is_a_warning(monkeypatch, tmp_path, capsys):
     task, rows = ClassificationTask("own", {}, labels=sorted(QUEUES)), tickets(60, 3, False)
 
@@ -192,25 +183,3 @@ def test_curves_show_the_kept_step_and_the_baselines(tmp_path, monkeypatch):
     )
     lines = [[line.get_label() for line in axis.get_lines()][1:] for axis in drawn.axes[:3]]
     assert lines == [[], ["kept: step 10", "words alone"], ["kept: step 10"]]
-
-
-@pytest.mark.parametrize("class_weights", [None, "balanced"])
-def test_class_weights_are_advised_where_there_are_none(class_weights, capsys):
-    task = ClassificationTask("classification", {}, labels=["a", "b"], class_weights=class_weights)
-    warn_of_one_label(task, {"label": ["a", "b"], "prediction": ["a", "a"]})
-    assert ("--class_weights=balanced" in capsys.readouterr().out) == (class_weights is None)
-
-
-@pytest.mark.shared
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["CoLA", "MRPC", "RTE"])
-def test_glue_equals_a_script(shared, name):
-    task = GlueTask(name.lower(), str(shared / "data/glue"))
-    train, dev = task.read("train"), task.read("dev")
-    known, answers = ([row.label for row in rows] for rows in (train, dev))
-    found = predicted_by_script(
-        LogisticRegression(), train, dev, known, ngram_range=(1, 2), max_features=50_000
-    )
-    metric = {"CoLA": matthews_corrcoef}.get(name, accuracy_score)
-    rows = task.baselines(train, dev)
-    assert task.score(rows["words alone"])[task.best_metric] == metric(answers, found)

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +5,6 @@ import pytest
 
 from albert_tf.storage.errors import UserError
 from pipelines.tasks.glue import TASKS, GlueTask
-from tests.jobs import run
 from tests.pipelines.tasks.test_classification import pieces_of
 
 # Names of the columns as published, train and dev first; a dash: not in files without answers.
@@ -180,20 +178,6 @@ def test_permuted_columns_unknown_labels_and_files_that_are_not_there(tmp_path):
     # Labels are in the order of the outputs of the reference's fine-tuned checkpoints. The golden
     # features hold those of the other tasks.
     assert TASKS["mnli"].labels == ("contradiction", "entailment", "neutral")
-
-
-@pytest.mark.slow
-def test_all_tasks_by_one_command(tmp_path, pretrained):
-    for name in ("RTE", "STS-B"):
-        for stem in ("train", "dev"):
-            write_layout(tmp_path / name, name, stem, rows_of(name))
-    flags = f"--task=glue --data_dir={tmp_path} --init_checkpoint={pretrained} --eval_steps=0"
-    flags += f" --num_epochs=1 --num_warmup_steps=0 --steps_per_loop=1 --output_dir={tmp_path}/out"
-    out, _ = run("pipelines.finetune", *flags.split())
-    rows = [row.split() for row in out[out.index("metric on dev") :].splitlines()[1:4]]
-    assert [" ".join(row[:2]) for row in rows] == ["stsb pearson", "stsb spearman", "rte accuracy"]
-    results = json.loads((tmp_path / "out" / "glue.json").read_text())
-    assert results["rte"] == json.loads((tmp_path / "out/rte/results.json").read_text())
 
 
 @pytest.mark.shared

@@ -6,7 +6,6 @@ from albert_tf import optimization
 from albert_tf.storage.errors import UserError
 from tests.jobs import curves
 from tests.pipelines.training.test_train_loop import assert_equal_weights, run, with_bad_batches
-from tests.replicas import mirrored
 
 PRECISIONS = ["bfloat16", "float16"]
 
@@ -41,16 +40,6 @@ def test_resumes_in_the_same_bits(tmp_path, monkeypatch, precision):
     # An overflow halves the scale, and is no bad batch.
     scales = [entry.get("loss_scale") for entry in curves(tmp_path / "whole")]
     assert precision == "bfloat16" or scales[-1] == scales[-2] < 2.0**22
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_parts_of_a_batch_add_up(tmp_path, precision):
-    run(tmp_path / "whole", 9, mixed_precision=precision)
-    parts = {"gradient_accumulation_steps": 3, "strategy": mirrored()}
-    run(tmp_path / "parts", 9, mixed_precision=precision, **parts)
-    # Each part's gradient is rounded by itself.
-    assert_near(tmp_path / "parts", tmp_path / "whole", 0.02)
 
 
 def test_overflows_leave_the_loss_in_the_log_and_no_loss_ends_the_run(tmp_path, monkeypatch):

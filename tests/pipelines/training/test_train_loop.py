@@ -14,11 +14,10 @@ from albert_tf import optimization
 from albert_tf.checkpoints import model_directory
 from albert_tf.models import AlbertForPreTraining
 from pipelines.training import metrics_log
-from pipelines.training.objective import pretraining_objective
 from pipelines.training.run import Run
 from pipelines.training.settings import LoopSettings, TrainingSettings, precision
 from pipelines.training.train_loop import TrainLoop
-from pipelines.training.train_step import TrainStep
+from pipelines.training.train_step import TrainStep, pretraining_objective
 from tests.builders import tiny_config
 from tests.jobs import curves, weights
 from tests.replicas import mirrored
@@ -121,7 +120,7 @@ def run(
         train_step,
         lambda step, _: dataset_fn(step, replica_batch),
         LoopSettings(every, every, **(loop or {})),
-        {"examples_per_second": 1, "tokens_per_second": SEQ_LEN},
+        SEQ_LEN,
         evaluate if evaluations else None,
         stop_step,
     ).train()

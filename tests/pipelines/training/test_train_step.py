@@ -5,9 +5,8 @@ import pytest
 import tensorflow as tf
 
 from albert_tf import optimization
-from pipelines.training.objective import pretraining_objective
 from pipelines.training.settings import TrainingSettings, precision
-from pipelines.training.train_step import TrainStep, make_step_loop
+from pipelines.training.train_step import TrainStep, make_step_loop, pretraining_objective
 from tests.builders import tiny_config
 from tests.jobs import run_code
 from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, Toy, albert, batches
