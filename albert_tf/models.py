@@ -103,15 +103,7 @@ class AlbertForPreTraining(_AlbertModel):
         """Marks a masked LM among the variables that the files lack. SentenceScorer rejects it."""
         self.masked_lm.is_drawn_afresh = "masked_lm/" in names
 
-    def call(
-        self,
-        inputs,
-        dropout_seed=None,
-        hidden_states=False,
-        at_separator=False,
-        training=None,
-        unpad=False,
-    ):
+    def call(self, inputs, dropout_seed=None, at_separator=False, training=None, unpad=False):
         """Computes masked-LM logits and sentence-order logits.
 
         Args:
@@ -120,15 +112,12 @@ class AlbertForPreTraining(_AlbertModel):
           dropout_seed: see AlbertEncoder.call.
           training: see AlbertEncoder.call.
           unpad: see AlbertEncoder.call.
-          hidden_states: If True, also returns the hidden states. If False, the last block computes
-            only the masked positions and [CLS].
           at_separator: If True, also predicts the order at the [SEP] between the segments, with the
             same pooler and head, for pretraining_loss. Requires `masked_lm_positions`.
 
         Returns:
           dict of float32 logits: `masked_lm_logits` [b, P, V] and `sentence_order_logits` [b, 2].
-          With `at_separator` also `separator_order_logits` [b, 2]. With `hidden_states` also the
-          list `hidden_states` of AlbertEncoder.
+          With `at_separator` also `separator_order_logits` [b, 2].
         """
         dropout_seed = resolve_dropout_seed(training, dropout_seed)
         inputs = complete_inputs(inputs)
@@ -138,11 +127,8 @@ class AlbertForPreTraining(_AlbertModel):
             in_first = inputs["input_mask"] - inputs["input_type_ids"]
             separator = tf.reduce_sum(in_first, axis=1, keepdims=True) - 1
             positions = tf.concat([separator, positions], axis=1)
-        needed = None if hidden_states else positions
-        encoded = self.encoder(inputs, dropout_seed, needed, unpad=unpad)
+        encoded = self.encoder(inputs, dropout_seed, positions, unpad=unpad)
         masked_output = encoded["sequence_output"]
-        if hidden_states and positions is not None:
-            masked_output = tf.gather(masked_output, positions, batch_dims=1)
         outputs = {"sentence_order_logits": self.sentence_order(encoded["pooled_output"])}
         if at_separator:
             pooled = self.encoder.pooler(masked_output[:, 0])
@@ -150,8 +136,6 @@ class AlbertForPreTraining(_AlbertModel):
             masked_output = masked_output[:, 1:]
         table = self.encoder.embeddings.word_embeddings
         outputs["masked_lm_logits"] = self.masked_lm(masked_output, table)
-        if hidden_states:
-            outputs["hidden_states"] = encoded["hidden_states"]
         return outputs
 
 

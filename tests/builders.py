@@ -112,7 +112,7 @@ def write_pretrained(directory, vocabulary, do_lower_case=None, **changes):
     tf.keras.utils.set_random_seed(5)
     model = AlbertForPreTraining(config)
     model.create_variables()
-    model_directory.save_for_pretraining(model, str(directory))
+    model_directory.save(model, str(directory))
     tokenizer.save(str(directory))
 
 

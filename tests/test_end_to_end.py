@@ -189,7 +189,7 @@ def wrong_directories(work):
     for name, (shape, vocabulary) in directories.items():
         model = AlbertForPreTraining(shape)
         model.create_variables()
-        model_directory.save_for_pretraining(model, str(work / name))
+        model_directory.save(model, str(work / name))
         vocabulary.save(str(work / name))
     (work / "huggingface").mkdir()
     for name in ("config.json", "model.safetensors"):

@@ -5,14 +5,13 @@ They do not store the number of layers and heads, so albert_config.json must be 
 saved_model.pb or in assets/. Only the variables of a SavedModel are read, never its code.
 """
 
-import math
 import os
 import re
 
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.checkpoints import model_directory, name_map, reference_config, saved_model
+from albert_tf.checkpoints import name_map, reference_config, saved_model
 from albert_tf.checkpoints.model_directory import CONFIG_FILE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -51,18 +50,19 @@ def find(path: str) -> tuple[str, str] | None:
     `path` may be a prefix, a directory with one checkpoint, or a TF-Hub module's directory.
     """
     if tf.io.gfile.exists(path + ".index"):
-        files.check_directory_name(path)
-        return path, os.path.dirname(path)
-    if saved_model.is_saved_model(path):
-        files.check_directory_name(path)
-        return saved_model.variables_prefix(path), os.path.join(path, "assets")
-    indexes = files.find(os.path.join(path, ""), "*.index")
-    if not indexes:
+        found = path, os.path.dirname(path)
+    elif tf.io.gfile.exists(os.path.join(path, "saved_model.pb")):
+        found = saved_model.variables_prefix(path), os.path.join(path, "assets")
+    elif indexes := files.find(os.path.join(path, ""), "*.index"):
+        if len(indexes) > 1:
+            raise UserError(
+                f"{path!r} holds {len(indexes)} checkpoints: name one of them by prefix"
+            )
+        found = indexes[0].removesuffix(".index"), path
+    else:
         return None
     files.check_directory_name(path)
-    if len(indexes) > 1:
-        raise UserError(f"{path!r} holds {len(indexes)} checkpoints: name one of them by prefix")
-    return indexes[0][: -len(".index")], path
+    return found
 
 
 def read(path: str, allow_missing: str | None = None) -> name_map.Imported:
@@ -82,23 +82,18 @@ def read(path: str, allow_missing: str | None = None) -> name_map.Imported:
     config = reference_config.read(config_file)
     table = name_map.BERT_TABLE if config_file in bert_configs else None
     with refuse_unreadable(f"{prefix!r} is not a readable checkpoint"):
-        num_bytes = model_directory.length_of_data(prefix)
-        name_map.check_size(config, num_bytes, "google", allow_missing, table)
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
-        model_directory.check_index(shapes, num_bytes)
         slots = {name for name in shapes if _SLOT.search(name)}
         keys = saved_model.variable_keys(reader)
         if _MARK in keys:
-            keys = {_googles_name(name): key for name, key in keys.items()}
+            tensors = {
+                _googles_name(name): _without_heads(name, reader.get_tensor(key))
+                for name, key in keys.items()
+            }
         else:
             keys = _keys(sorted({*shapes} - slots))
-        tensors = {name: reader.get_tensor(key) for name, key in keys.items()}
-    for variable in name_map.variables(config, table):
-        # Model Garden stores attention kernels as 3-D tensors, such as [hidden, heads, head_size].
-        array = tensors.get(variable.google, np.zeros([]))
-        if array.ndim > len(variable.shape) and array.size == math.prod(variable.shape):
-            tensors[variable.google] = array.reshape(variable.shape)
+            tensors = {name: reader.get_tensor(key) for name, key in keys.items()}
     weights = name_map.to_ours(tensors, config, "google", prefix, allow_missing, table)
     num_slots = len(slots - {"global_step"})
     notes = [f"left out: {num_slots} optimizer slots"] if num_slots else []
@@ -131,3 +126,11 @@ def _googles_name(name: str) -> str:
             # Model Garden's type_embeddings are called token_type_embeddings in Google's code.
             return name.replace("type_embeddings", "token_type_embeddings")
     return name
+
+
+def _without_heads(name: str, array: np.ndarray) -> np.ndarray:
+    """Joins the axes of heads and head size, which Model Garden's attention has."""
+    if array.ndim == 3:
+        is_output = "attention_output/" in name  # [heads, head_size, hidden]
+        return array.reshape([-1, array.shape[-1]] if is_output else [len(array), -1])
+    return array.ravel() if name.endswith("/bias") else array

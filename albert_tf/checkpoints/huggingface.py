@@ -4,11 +4,9 @@ A pre-trained model is saved as a BERT if it shares no weights, has E == H and u
 """
 
 import importlib
-import mmap
 import os
 import pickle
 import re
-import zipfile
 from typing import Any
 
 import numpy as np
@@ -39,7 +37,7 @@ _SHARD = re.compile(r"[\w.-]+\.(safetensors|bin)")
 _SAFE_TORCH = "2.10"  # keep in sync with pyproject.toml
 _DAMAGED = "{!r} is damaged or no file of its kind"
 
-# The beginning of the model card, the settings of a run that it names, and its end.
+# The beginning of the model card, and the settings of a run that it names.
 _CARD = """\
 ---
 library_name: transformers
@@ -51,19 +49,12 @@ pipeline_tag: {pipeline}
 # ALBERT: {name}
 
 {config.num_hidden_layers} layers of {config.hidden_size}, {config.vocab_size:,} pieces. Made with \
-albert_tf."""
+albert_tf.
+"""
+_PRETRAINED = ("fill-mask", "pre-trained")  # pipeline and name of a model without a task
 _SETTINGS = (
     "origin learning_rate global_batch_size num_train_steps num_warmup_steps max_seq_length seed"
 ).split()
-_REST = """\
-## Text
-
-A special piece in a text, such as `[SEP]`, is read as that piece.
-
-## Data
-
-Describe here what the data are, where they come from and their licence.
-"""
 
 # Some Hugging Face files store a variable under two names. Maps the second name to the first.
 _ALIASES = {
@@ -110,12 +101,12 @@ def read(
     if path is None:
         raise UserError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
     config_file = os.path.join(directory, CONFIG_FILE)
-    config, values = reference_config.read(config_file), files.read_config(config_file)
+    config, values = reference_config.read(config_file), files.read_json(config_file)
     family = values.get("model_type", "albert")
     table, skipped = name_map.BERT_TABLE if family == "bert" else None, _NOT_WEIGHTS
     if task:
         kind, allow_missing = KINDS[task["kind"]], None
-        table = name_map.fine_tuned_table(kind, task, table)
+        table = name_map.fine_tuned_table(kind, table)
         skipped += "" if kind.has_pooler else rf"|{family}\.pooler\..*"
     notes = []
     if family == "albert" and values.get("hidden_act") == "gelu" and config.hidden_act == "gelu":
@@ -125,7 +116,7 @@ def read(
         notes.append(f"config.json has layer_norm_eps {shown(epsilon)}; here it is always 1e-12")
     if {"AlbertForMaskedLM", "BertForMaskedLM"} & {*(values.get("architectures") or ())}:
         allow_missing = "|".join(filter(None, [allow_missing, _NOT_IN_MASKED_LM]))
-    tensors = _read_tensors(path, config, allow_missing, table)
+    tensors = _read_tensors(path)
     if not any(name.startswith(f"{family}.") for name in tensors):
         # Models without heads (AlbertModel, BertModel) have names without this prefix.
         tensors = {f"{family}.{name}": array for name, array in tensors.items()}
@@ -141,15 +132,10 @@ def read(
     return name_map.Imported(config, weights, directory, notes)
 
 
-def _read_tensors(
-    path: str, config: AlbertConfig, allow_missing: str | None, table: name_map.Table
-) -> dict[str, np.ndarray]:
+def _read_tensors(path: str) -> dict[str, np.ndarray]:
     """Reads all weights, from one file or from the shards that an index names."""
-    tensors, parts = {}, _parts(path)
-    with refuse_unreadable(_DAMAGED.format(path)):
-        num_bytes = sum(tf.io.gfile.stat(part).length for part in parts)
-        name_map.check_size(config, num_bytes, "torch", allow_missing, table)
-    for part in parts:
+    tensors = {}
+    for part in _parts(path):
         with files.local_file(part) as local:
             try:
                 tensors.update((_read_torch if part.endswith(".bin") else _read_safetensors)(local))
@@ -195,7 +181,7 @@ def write(
     family, architecture, table, of_task = "albert", "AlbertForPreTraining", None, {}
     if task is not None:
         kind = KINDS[task["kind"]]
-        architecture, table = kind.architecture, name_map.fine_tuned_table(kind, task)
+        architecture, table = kind.architecture, name_map.fine_tuned_table(kind)
         of_task = _values_of_task(config, task, kind)
         if not kind.our_head:
             sentence_transformers.write(directory, task, config.hidden_size)
@@ -289,29 +275,18 @@ def _write_card(
 ) -> None:
     """Writes the model card (README.md) with all known metrics and settings."""
     results, run = (_read_run(model_dir, name) for name in ("results.json", RUN_FILE))
-    sections = [
-        _CARD.format(
-            pipeline=KINDS[task["kind"]].pipeline if task else "fill-mask",
-            name=task["task"] if task else "pre-trained",
-            config=config,
-        )
-    ]
-    if task and "labels" in task:
-        sections.append("## Labels\n\n" + ", ".join(f"`{label}`" for label in task["labels"]))
+    pipeline, name = (KINDS[task["kind"]].pipeline, task["task"]) if task else _PRETRAINED
+    lines = [_CARD.format(pipeline=pipeline, name=name, config=config)]
     figures = [
-        (split, name, f"{value:.4f}")
+        f"{split} {figure}: {value:.4f}"
         for split, metrics in results.get("metrics", {}).items()
-        for name, value in metrics.items()
+        for figure, value in metrics.items()
     ]
-    settings = [(name, run[name]) for name in _SETTINGS if name in run]
-    for title, columns, rows in (
-        ("Figures", ("data", "figure", "value"), figures),
-        ("Settings", ("setting", "value"), settings),
-    ):
-        lines = [columns, ["---"] * len(columns), *rows] if rows else []
-        if lines := [f"| {' | '.join(map(str, line))} |" for line in lines]:
-            sections.append("\n".join([f"## {title}\n", *lines]))
-    files.write_atomically(os.path.join(directory, "README.md"), "\n\n".join([*sections, _REST]))
+    settings = [f"{setting}: {run[setting]}" for setting in _SETTINGS if setting in run]
+    for title, found in (("Figures", figures), ("Settings", settings)):
+        if found:
+            lines += [f"## {title}\n", *(f"- {line}" for line in found), ""]
+    files.write_atomically(os.path.join(directory, "README.md"), "\n".join(lines))
 
 
 def _read_run(model_dir: str | None, name: str) -> dict:
@@ -359,30 +334,10 @@ def _read_torch(path: str) -> dict[str, np.ndarray]:
         )
     with refuse_unreadable(
         _DAMAGED.format(path),
-        *(AttributeError, OSError, EOFError, TypeError, MemoryError),
-        *(pickle.PickleError, zipfile.BadZipFile),
+        *(AttributeError, OSError, EOFError, TypeError, MemoryError, pickle.PickleError),
     ):
-        _check_torch_file(path)
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-        # A tensor with a stride of 0 can have more elements than the file contains.
-        if sum(tensor.numel() for tensor in tensors.values()) > os.path.getsize(path):
-            raise UserError("it declares more values than it holds")
         return {name: tensor.detach().float().numpy() for name, tensor in tensors.items()}
-
-
-def _check_torch_file(path: str) -> None:
-    """Raises a UserError if loading a file could allocate more memory than its size on disk."""
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        # Even with weights_only=True, a file can allocate a bytearray of any length. Searching the
-        # raw bytes for the name is enough, because compressed archives are rejected below.
-        if data.find(b"bytearray") >= 0:
-            raise UserError("it holds a bytearray: expected tensors alone")
-    if zipfile.is_zipfile(path):  # PyTorch's older format is never compressed
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-        is_stored = all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
-        if not is_stored or sum(e.file_size for e in entries) > os.path.getsize(path):
-            raise UserError("it is compressed: expected tensors as torch.save stores them")
 
 
 def _version(text: str) -> tuple[int, ...]:

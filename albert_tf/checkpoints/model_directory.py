@@ -11,14 +11,11 @@ origin.json             for converted models: name and version of the published 
 task.json               for fine-tuned models: kind, labels, lengths
 """
 
-import math
 import os
 import re
-from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
-from albert_tf.checkpoints import name_map
 from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
@@ -80,14 +77,6 @@ def find_checkpoint(path: str) -> tuple[str, str]:
     return found
 
 
-def read_config(model_dir: str, checkpoint: str) -> AlbertConfig:
-    """Reads the config of a model; raises a UserError if the checkpoint's size is another."""
-    config = AlbertConfig.read(os.path.join(model_dir, CONFIG_FILE))
-    with refuse_unreadable(f"{checkpoint!r} does not hold this model's weights"):
-        name_map.check_size(config, length_of_data(checkpoint), "ours", name_map.OUR_HEADS)
-    return config
-
-
 def load_tokenizer(model_dir: str, config: AlbertConfig) -> AlbertTokenizer:
     """Loads the tokenizer of a model; raises a UserError if its size is not the config's."""
     tokenizer = AlbertTokenizer.load(model_dir)
@@ -122,11 +111,6 @@ def read_origin(model_dir: str) -> str | None:
     return None
 
 
-def read_fresh(model_dir: str) -> str:
-    """Returns the comma-separated names of variables that conversion initialised randomly."""
-    return read_if_exists(model_dir, ORIGIN_FILE).get("freshly_initialised", "")
-
-
 def recorded_settings(directory: str) -> dict:
     """Returns the content of run.json, or {} if the file does not exist."""
     return read_if_exists(directory, RUN_FILE)
@@ -135,17 +119,6 @@ def recorded_settings(directory: str) -> dict:
 def read_if_exists(directory: str, name: str) -> dict:
     """Reads a JSON file in a directory; returns {} if the file does not exist."""
     return files.read_json_if_exists(os.path.join(directory, name))
-
-
-def length_of_data(checkpoint: str) -> int:
-    """Returns the size of a checkpoint's data files in bytes, without reading the index."""
-    return sum(tf.io.gfile.stat(path).length for path in files.find(checkpoint, ".data-*"))
-
-
-def check_index(shapes: Mapping[str, Sequence[int]], num_bytes: int) -> None:
-    """Raises a UserError if an index declares more than `num_bytes` values; call before reading."""
-    if sum(map(math.prod, shapes.values())) > num_bytes:
-        raise UserError("its index declares more than its data hold")
 
 
 def restore_weights(model: tf.keras.Model, checkpoint: str) -> None:
@@ -176,18 +149,14 @@ def restore_encoder(encoder: tf.keras.layers.Layer, checkpoint: str) -> None:
 
 def _read(target: tf.train.Checkpoint, checkpoint: str) -> None:
     with refuse_unreadable(f"{checkpoint!r} does not hold this model's weights"):
-        shapes = tf.train.load_checkpoint(checkpoint).get_variable_to_shape_map()
-        check_index(shapes, length_of_data(checkpoint))
         # expect_partial suppresses TensorFlow's warnings about unused values in the checkpoint.
         target.read(checkpoint).expect_partial().assert_existing_objects_matched()
 
 
-def save_for_pretraining(model: AlbertForPreTraining, model_dir: str) -> None:
-    """Saves config and weights to a model directory. AlbertTokenizer.save adds the vocabulary."""
-    save(model, model_dir, CHECKPOINTS_DIR)
+def save(model: tf.keras.Model, model_dir: str, where: str = CHECKPOINTS_DIR) -> None:
+    """Saves a model's config, and its weights in the directory `where` of a model directory.
 
-
-def save(model: tf.keras.Model, model_dir: str, where: str) -> None:
-    """Saves a model's config, and its weights in the directory `where` of a model directory."""
+    AlbertTokenizer.save adds the vocabulary.
+    """
     model.config.write(os.path.join(model_dir, CONFIG_FILE))
     tf.train.Checkpoint(model=model).save(os.path.join(model_dir, where, "ckpt"))

@@ -11,7 +11,6 @@ int(i / layers * groups), which skips a group for 22 layers in 22 groups or 23 i
 
 import dataclasses
 import itertools
-import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -46,9 +45,9 @@ _LEAVES = {
     "vector": (("", "", "", ()),),
 }
 
-# One row per layer or variable: our name, Google's, Hugging Face's, the key in _LEAVES, and
-# the shape of the largest variable as keys of _SIZES or numbers. {a} and {f} are our indices of
-# attention and feed-forward, {g} and {j} the foreign group and inner group. None means _TABLE.
+# One row per layer or variable: our name, Google's, Hugging Face's, and the key in _LEAVES. {a} and
+# {f} are our indices of attention and feed-forward, {g} and {j} the foreign group and inner group.
+# None means _TABLE.
 Table = tuple[tuple, ...] | None
 
 
@@ -56,8 +55,8 @@ def _rows(scopes: str, text: str) -> tuple[tuple, ...]:
     """Parses one row per line of `text`; `scopes` contains the prefixes of the three names."""
     rows = []
     for line in text.strip().splitlines():
-        *names, kind, shape = line.split()
-        rows.append((*map(operator.add, scopes.split(), names), kind, shape))
+        *names, kind = line.split()
+        rows.append((*map(operator.add, scopes.split(), names), kind))
     return tuple(rows)
 
 
@@ -65,42 +64,42 @@ _TABLE = (
     *_rows(
         "encoder/embeddings/  bert/embeddings/  albert.embeddings.",
         """
-    word_embeddings        word_embeddings        word_embeddings        table VE
-    token_type_embeddings  token_type_embeddings  token_type_embeddings  table TE
-    position_embeddings    position_embeddings    position_embeddings    table PE
-    layer_norm             LayerNorm              LayerNorm              norm  E
+    word_embeddings        word_embeddings        word_embeddings        table
+    token_type_embeddings  token_type_embeddings  token_type_embeddings  table
+    position_embeddings    position_embeddings    position_embeddings    table
+    layer_norm             LayerNorm              LayerNorm              norm
     """,
     ),
     *_rows(
         "encoder/  bert/encoder/  albert.encoder.",
-        "embeddings/projection  embedding_hidden_mapping_in  embedding_hidden_mapping_in  dense EH",
+        "embeddings/projection  embedding_hidden_mapping_in  embedding_hidden_mapping_in  dense",
     ),
     *_rows(
         "encoder/  bert/encoder/transformer/group_{g}/inner_group_{j}/  "
         "albert.encoder.albert_layer_groups.{g}.albert_layers.{j}.",
         """
-    attention_{a}/query            attention_1/self/query           attention.query        dense HH
-    attention_{a}/key              attention_1/self/key             attention.key          dense HH
-    attention_{a}/value            attention_1/self/value           attention.value        dense HH
-    attention_{a}/output           attention_1/output/dense         attention.dense        dense HH
-    attention_{a}/layer_norm       LayerNorm                        attention.LayerNorm    norm  H
-    feed_forward_{f}/intermediate  ffn_1/intermediate/dense         ffn                    dense HI
-    feed_forward_{f}/output        ffn_1/intermediate/output/dense  ffn_output             dense IH
-    feed_forward_{f}/layer_norm    LayerNorm_1                      full_layer_layer_norm  norm  H
+    attention_{a}/query            attention_1/self/query           attention.query        dense
+    attention_{a}/key              attention_1/self/key             attention.key          dense
+    attention_{a}/value            attention_1/self/value           attention.value        dense
+    attention_{a}/output           attention_1/output/dense         attention.dense        dense
+    attention_{a}/layer_norm       LayerNorm                        attention.LayerNorm    norm
+    feed_forward_{f}/intermediate  ffn_1/intermediate/dense         ffn                    dense
+    feed_forward_{f}/output        ffn_1/intermediate/output/dense  ffn_output             dense
+    feed_forward_{f}/layer_norm    LayerNorm_1                      full_layer_layer_norm  norm
     """,
     ),
-    *_rows("encoder/  bert/  albert.", "pooler  pooler/dense  pooler  dense HH"),
+    *_rows("encoder/  bert/  albert.", "pooler  pooler/dense  pooler  dense"),
     *_rows(
         "masked_lm/  cls/predictions/  predictions.",
         """
-    transform    transform/dense      dense      dense  HE
-    layer_norm   transform/LayerNorm  LayerNorm  norm   E
-    output_bias  output_bias          bias       vector V
+    transform    transform/dense      dense      dense
+    layer_norm   transform/LayerNorm  LayerNorm  norm
+    output_bias  output_bias          bias       vector
     """,
     ),
     *_rows(
         "sentence_order/  cls/  sop_classifier.",
-        "classifier  seq_relationship  classifier  classes H2",
+        "classifier  seq_relationship  classifier  classes",
     ),
 )
 
@@ -117,31 +116,19 @@ _BERT_LAYER = {
 }
 
 
-def _bert_row(ours: str, google: str, _: str, kind: str, shape: str) -> tuple:
+def _bert_row(ours: str, google: str, _: str, kind: str) -> tuple:
     """Converts a row to BERT_TABLE. Google's names for BERT and ALBERT differ only in layers."""
     if name := _BERT_LAYER.get(ours.removeprefix("encoder/")):
         google = f"bert/encoder/layer_{{g}}/{name}"
     # Hugging Face uses Google's names with dots, except for layer numbers and output biases.
     torch = google.replace("layer_{g}", "layer/{g}").replace("output_bias", "bias")
-    return ours, google, torch.replace("/", "."), kind, shape
+    return ours, google, torch.replace("/", "."), kind
 
 
 BERT_TABLE = tuple(itertools.starmap(_bert_row, _TABLE))
 
-# Matches our names of all variables outside the encoder.
-OUR_HEADS = "^(masked_lm|sentence_order)/"
-
 # Our names of the variables that have one row per vocabulary piece.
 _ROWS_OF_PIECES = ("encoder/embeddings/word_embeddings", "masked_lm/output_bias")
-
-_SIZES = {
-    "V": "vocab_size",
-    "E": "embedding_size",
-    "H": "hidden_size",
-    "I": "intermediate_size",
-    "P": "max_position_embeddings",
-    "T": "type_vocab_size",
-}
 
 
 class Variable(NamedTuple):
@@ -151,7 +138,6 @@ class Variable(NamedTuple):
     google: str
     torch: str
     transposed: tuple[str, ...]  # formats ("google", "torch") that store the matrix transposed
-    shape: tuple[int, ...]  # in our model
 
 
 class Imported(NamedTuple):
@@ -163,56 +149,27 @@ class Imported(NamedTuple):
     notes: list[str]  # for the user
 
 
-def fine_tuned_table(kind: Kind, task: dict, table: Table = None) -> Table:
-    """Returns the table of a model with this task.json, from its pre-trained model's table."""
+def fine_tuned_table(kind: Kind, table: Table = None) -> Table:
+    """Returns the table of a fine-tuned model, given the table of its pre-trained model."""
     encoder = [row for row in table or _TABLE if row[0].startswith("encoder/")]
     if not kind.has_pooler:  # Hugging Face's model has no pooler either
         encoder = [row for row in encoder if row[0] != "encoder/pooler"]
     if not kind.our_head:
         return (*encoder,)
-    head = (kind.our_head, "", kind.torch_head, "dense", ("H", kind.num_outputs(task)))
-    return (*encoder, head)
+    return (*encoder, (kind.our_head, "", kind.torch_head, "dense"))
 
 
 def variables(config: AlbertConfig, table: Table = None) -> Iterator[Variable]:
     """Yields all variables of a model, once for each copy that foreign files contain."""
-    for *names, kind, letters in table or _TABLE:
+    for *names, kind in table or _TABLE:
         if names[0].endswith("/projection") and config.embedding_size == config.hidden_size:
             continue
-        shape = tuple(
-            getattr(config, _SIZES[letter]) if letter in _SIZES else int(letter)
-            for letter in letters
-        )
         for indices in _blocks(config) if "{" in names[0] else [{}]:
             ours, google, torch = (name.format(**indices) for name in names)
             for our_leaf, google_leaf, torch_leaf, transposed in _LEAVES[kind]:
                 yield Variable(
-                    ours + our_leaf,
-                    google + google_leaf,
-                    torch + torch_leaf,
-                    transposed,
-                    shape[-1:] if our_leaf == "/bias" else shape,
+                    ours + our_leaf, google + google_leaf, torch + torch_leaf, transposed
                 )
-
-
-def check_size(
-    config: AlbertConfig,
-    num_bytes: int,
-    dialect: str,
-    allow_missing: str | None = None,
-    table: Table = None,
-) -> None:
-    """Raises a UserError if a file is too small for the config's weights at 16 bits each.
-
-    Call this before building the model. See `to_ours`; `dialect` may also be "ours".
-    """
-    shapes = {getattr(variable, dialect): variable.shape for variable in variables(config, table)}
-    expected = sum(math.prod(shapes[name]) for name in _not_matching(list(shapes), allow_missing))
-    if num_bytes < 2 * expected:
-        raise UserError(
-            f"{num_bytes:,} bytes, but its config describes {expected:,} weights: expected 2 or 4 "
-            "bytes for each"
-        )
 
 
 def _blocks(config: AlbertConfig) -> Iterator[dict[str, int]]:

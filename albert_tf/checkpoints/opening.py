@@ -81,8 +81,8 @@ class OpenModel:
 
     @functools.cached_property
     def config(self) -> AlbertConfig:
-        """The config of a model of this project. Its size fits the weights."""
-        return model_directory.read_config(self.directory, self.checkpoint)
+        """The config of a model of this project."""
+        return AlbertConfig.read(os.path.join(self.directory, model_directory.CONFIG_FILE))
 
     def check_pairs(self, config: AlbertConfig) -> None:
         """Raises a UserError if texts are pairs, but a model of this config has no second type."""
@@ -174,16 +174,13 @@ def _refuse(path: str, formats: Collection[str]) -> NoReturn:
         if seeds := files.find(os.path.join(directory, ""), "seed_*"):
             raise UserError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")
     versions.refuse_parent(path)
-    owner = os.path.dirname(path)
-    if owner and tf.io.gfile.exists(os.path.join(owner, model_directory.TASK_FILE)):
-        raise UserError(f"{path!r} is a part of the fine-tuned model {owner!r}: name {owner!r}")
     expected = "; ".join(FORMATS[name][0] for name in formats)
     raise UserError(f"{path!r} is no model: expected {expected}")
 
 
 def _has_class(directory: str) -> bool:
     """Returns whether Hugging Face's config.json names the class of a fine-tuned model."""
-    values = files.read_config(os.path.join(directory, huggingface.CONFIG_FILE))
+    values = files.read_json(os.path.join(directory, huggingface.CONFIG_FILE))
     names = {kind.architecture for kind in KINDS.values() if kind.our_head}
     return bool(names & {*(values.get("architectures") or ())})
 
@@ -203,7 +200,7 @@ def _derive_task(path: str, has_pairs: bool) -> dict:
     config_file = os.path.join(path, huggingface.CONFIG_FILE)
     if tf.io.gfile.exists(os.path.join(path, MODULES_FILE)):
         return read_task(path, model_directory.trained_length(path, AlbertConfig.read(config_file)))
-    values = files.read_config(config_file)
+    values = files.read_json(config_file)
     by_place = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     labels = [by_place[key] for key in sorted(by_place, key=int)]
     kind = _kind_of(values, len(labels))

@@ -70,7 +70,8 @@ def load(
         model = create_model(opened.config, opened.task)
         model.create_variables()
         model_directory.restore_weights(model, opened.checkpoint)
-        fresh = model_directory.read_fresh(opened.directory)
+        origin = model_directory.read_if_exists(opened.directory, model_directory.ORIGIN_FILE)
+        fresh = origin.get("freshly_initialised", "")
     else:
         if opened.format == GOOGLE:
             imported = google.read(opened.path, allow_missing)

@@ -51,7 +51,7 @@ def read(path: str) -> AlbertConfig:
     """Reads an `albert_config.json`, `bert_config.json` or Hugging Face's `config.json`."""
     if not tf.io.gfile.exists(path):
         raise UserError(f"no config at {path!r}: the weights alone do not define the model's shape")
-    config, found = AlbertConfig.read(path), files.read_config(path)
+    config, found = AlbertConfig.read(path), files.read_json(path)
     is_google_bert = os.path.basename(path) == BERT_FILE
     family = found.get("model_type", "bert" if is_google_bert else "albert")
     if family not in ("albert", "bert"):

@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
-from albert_tf.checkpoints import name_map
-from albert_tf.checkpoints.model_directory import CONFIG_FILE, length_of_data
+from albert_tf.checkpoints.model_directory import CONFIG_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
@@ -19,11 +18,6 @@ from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer, find_vocabulary
 
 _GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-
-
-def is_saved_model(path: str) -> bool:
-    """Returns whether `path` is the directory of a SavedModel."""
-    return tf.io.gfile.exists(os.path.join(path, "saved_model.pb"))
 
 
 def variables_prefix(path: str) -> str:
@@ -43,14 +37,8 @@ def read_config_and_tokenizer(path: str) -> tuple[AlbertConfig, AlbertTokenizer]
             )
     files.check_directory_name(path)
     config = AlbertConfig.read(config_file)
-    num_bytes = length_of_data(variables_prefix(path))
-    with refuse_unreadable(f"{path!r} does not hold its config's weights"):
-        name_map.check_size(config, num_bytes, "ours", name_map.OUR_HEADS)
     recorded = {"keep_accents": False, "latex_quotes": False, **files.read_json(provenance)}
     settings = {name: recorded.get(name) for name in TextSettings._fields}
-    for name, value in settings.items():
-        if not isinstance(value, bool):
-            raise UserError(f"{provenance}: {name} is {value!r}, expected true or false")
     return config, AlbertTokenizer(vocabulary, **settings)
 
 

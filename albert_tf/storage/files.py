@@ -47,7 +47,8 @@ def match_files(patterns: str | Sequence[str], flag_name: str) -> list[str]:
         raise UserError(f"--{flag_name} is empty: name at least one file")
     files: dict[str, str] = {}  # by absolute path: several patterns may match a file
     for pattern in patterns:
-        names = expand(pattern)
+        # If a file has this name, it is not read as a pattern.
+        names = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
         directories = _directories(names, pattern)
         found = {absolute(name): name for name in names if name not in directories}
         if not found:
@@ -62,11 +63,6 @@ def split_paths(paths: str) -> list[str]:
     if "," in paths and tf.io.gfile.exists(paths):
         return [paths]
     return [path.strip() for path in paths.split(",")]
-
-
-def expand(pattern: str) -> list[str]:
-    """Returns the names that match a pattern, which is not read as one if a file has this name."""
-    return [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
 
 
 def find(start: str, pattern: str) -> list[str]:
@@ -318,12 +314,10 @@ def write_json(path: str, values: dict | list, indent: int = 2) -> None:
     write_atomically(path, json.dumps(values, indent=indent, ensure_ascii=False) + "\n")
 
 
-def read_json(path: str, most_bytes: int | None = None) -> dict:
-    """Reads a JSON object; raises a UserError if it is invalid or larger than `most_bytes`."""
+def read_json(path: str) -> dict:
+    """Reads a JSON object; raises a UserError if it is invalid."""
     with tf.io.gfile.GFile(path, "rb") as file:
-        data = file.read(-1 if most_bytes is None else most_bytes + 1)
-    if most_bytes is not None and len(data) > most_bytes:
-        raise UserError(f"{path}: more than {most_bytes:,} bytes, expected a config")
+        data = file.read()
     try:
         values = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -336,11 +330,6 @@ def read_json(path: str, most_bytes: int | None = None) -> dict:
 def read_json_if_exists(path: str) -> dict:
     """Reads a JSON object; returns {} if the file does not exist."""
     return read_json(path) if tf.io.gfile.exists(path) else {}
-
-
-def read_config(path: str) -> dict:
-    """Reads the JSON config of a model; raises a UserError if it is far larger than any config."""
-    return read_json(path, most_bytes=1_000_000)
 
 
 def partial_name(path: str) -> str:

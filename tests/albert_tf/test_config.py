@@ -38,21 +38,14 @@ def test_named_sizes(name):
         ({"initializer_range": True}, "initializer_range is True, expected a number >= 0"),
         ({"hidden_act": "x" * 10**5}, r"hidden_act 'xx.{0,100}\.\.\. \(100,002 characters\) is"),
         ({"vocab_size": ["x" * 10**5]}, r"vocab_size is \['xx.{0,100}\.\.\. \(100,004 char"),
-        ({"note": "x" * 10**6}, "more than 1,000,000 bytes, expected a config"),
         ({"hidden_dropout_prob": 1.0}, "expected 0 <= p < 1"),
         ({"num_hidden_groups": 13}, "more than num_hidden_layers 12"),
         ({"hidden_dropout_prob": "0.1"}, "hidden_dropout_prob is '0.1', expected a number >= 0"),
         ({"initializer_range": float("inf")}, "initializer_range is inf"),
-        ({"initializer_range": 10**400}, "initializer_range is 1"),
-        ({"num_hidden_layers": 10**7}, "num_hidden_layers is 10000000, expected at most 1,000"),
-        ({"hidden_size": 10**8}, "hidden_size is 100000000, expected at most 10,000,000"),
-        ({"num_hidden_layers": 1000, "inner_group_num": 100}, "inner_group_num is 100,000, exp"),
-        # Unknown keys are compared with known ones: 200,000 of them would take minutes.
-        ({f"num_hidden_layer{i}": 1 for i in range(2000)}, "2,000 keys, expected at most 1,"),
         *((text, "albert_config") for text in (b"{", b"[]", b"\xff", b"[" * 100_000)),
         (b'{"vocab_size": %b}' % (b"9" * 5_000), "albert_config"),
     ],
-    ids=range(24),
+    ids=range(18),
 )
 def test_bad_values_name_the_file(tmp_path, values, message):
     path = tmp_path / "albert_config.json"

@@ -36,13 +36,11 @@ def test_directories_are_no_patterns_where_files_are_looked_for(tmp_path):
     directory = tmp_path / "a[1]*"
     directory.mkdir()
     for name in ("ckpt-8.index", "ckpt-8.data-0", "ckpt-88.index", "v.model"):
-        (directory / name).write_text("12345")
+        (directory / name).touch()
     find = lambda *of: [os.path.basename(path) for path in files.find(*of)]  # noqa: E731
     assert find(f"{directory}/", "*.model") == ["v.model"]
     assert find(f"{directory}/ckpt-8", ".*") == ["ckpt-8.data-0", "ckpt-8.index"]
     assert files.find(f"{tmp_path}/none/", "*") == []
-    assert files.expand(str(directory)) == [str(directory)]
-    assert model_directory.length_of_data(f"{directory}/ckpt-8") == 5
     for read in (model_directory.find_checkpoint, google.find, versions.load_saved_model):
         with raises_one_line(r"a\[1\]\*.*: TensorFlow mistakes \* \[ in .* without \* \[, or copy"):
             read(str(directory))

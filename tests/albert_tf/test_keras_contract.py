@@ -5,7 +5,6 @@ those of fit, predict and files. Deviations: logits and LayerNorm stay float32 u
 and all objects of a class have one name, as checkpoints know variables by it.
 """
 
-import json
 from functools import partial
 
 import numpy as np
@@ -96,27 +95,6 @@ def test_every_public_class_is_here():
     layers = {cls for cls in ours.values() if cls and issubclass(cls, tf.keras.layers.Layer)}
     tested = {type(create()) for create, *_ in (*LAYERS.values(), *MODELS.values())}
     assert layers - tested == {primitives.Dense}
-
-
-@pytest.mark.parametrize(("create", "args"), EVERY)
-def test_config_round_trip_and_build(create, args):
-    layer = create(name="given", trainable=False)
-    config = layer.get_config()
-    assert config["name"] == "given"
-    # As a file of Keras stores it, without custom_objects.
-    stored = json.dumps(tf.keras.saving.serialize_keras_object(layer))
-    again = tf.keras.saving.deserialize_keras_object(json.loads(stored))
-    assert type(again) is type(layer) and again.get_config() == config
-    assert again.name == "given" and again.trainable is False
-    assert {*dir(again)} == {*dir(layer)}
-    layer(*args)
-    with tf.name_scope(again.name):
-        again.build(tf.nest.map_structure(lambda tensor: tensor.shape, args[0]))
-    assert again.built
-    expected = [(w.name, w.shape) for w in layer.weights]
-    assert [(w.name, w.shape) for w in again.weights] == expected
-    again(*args)
-    assert len(again.variables) == len(expected)
 
 
 def test_frozen_parts_stay_frozen():

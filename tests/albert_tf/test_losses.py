@@ -5,37 +5,18 @@ import tensorflow as tf
 from albert_tf import losses
 
 
-def loss_and_gradient(logits, labels, weights, loss=None):
-    x = tf.constant(logits)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        found = (loss or losses.weighted_cross_entropy)(x, labels, weights)["loss"]
-    return found, tape.gradient(found, x)
-
-
-def of_tensorflow(logits, labels, weights):
-    costs = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-    return {"loss": tf.reduce_sum(costs * tf.cast(weights, tf.float64))}
-
-
-@pytest.mark.parametrize("shape", [(7,), (3, 4)])
-@pytest.mark.parametrize("size", [1e-3, 1.0, 60.0])
-def test_loss_and_gradient_are_those_of_tensorflow(shape, size):
-    rng = np.random.default_rng(0)
-    logits = (size * rng.normal(size=[*shape, 50])).astype(np.float32)
-    labels = tf.constant(rng.integers(0, 50, shape), tf.int32)
-    weights = tf.constant(rng.integers(0, 2, shape), tf.float32)
-    loss, gradient = loss_and_gradient(logits, labels, weights)
-    expected = loss_and_gradient(logits.astype(np.float64), labels, weights, of_tensorflow)
-    np.testing.assert_allclose(loss, expected[0], rtol=1e-6)
-    np.testing.assert_allclose(gradient, expected[1], rtol=1e-5, atol=1e-7)
-
-
 def test_only_an_infinite_logit_has_no_finite_loss():
-    loss, gradient = loss_and_gradient([[0.0, 500.0]], tf.constant([0]), tf.ones([1]))
+    def loss_and_gradient(logits):
+        x = tf.constant(logits)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = losses.weighted_cross_entropy(x, tf.constant([0]), tf.ones([1]))["loss"]
+        return loss, tape.gradient(loss, x)
+
+    loss, gradient = loss_and_gradient([[0.0, 500.0]])
     assert loss == 500.0
     np.testing.assert_array_equal(gradient, [[-1.0, 1.0]])
-    loss, _ = loss_and_gradient([[np.inf, 0.0]], tf.constant([0]), tf.ones([1]))
+    loss, _ = loss_and_gradient([[np.inf, 0.0]])
     assert not np.isfinite(loss)  # train_step leaves such a batch out
 
 

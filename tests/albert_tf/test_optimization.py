@@ -163,17 +163,6 @@ class Run:
         return [variable.numpy() for variable in (*self.variables, *slots, *others)]
 
 
-@pytest.mark.parametrize("kind", ["lamb", "adamw"])
-def test_slots_exist_before_the_first_step_and_take_a_checkpoint_at_once(kind, tmp_path):
-    run, fresh = Run(kind, True), Run(kind, True)
-    of_moments = 2 * list(SHAPES.values())
-    assert [v.shape for v in run.optimizer.variables()] == [(), *of_moments]
-    expected = run.step(1)
-    assert all(map(np.any, expected[len(SHAPES) : 3 * len(SHAPES)])), "moments"
-    fresh.checkpoint.read(run.checkpoint.write(str(tmp_path / "ckpt"))).assert_consumed()
-    np.testing.assert_equal(fresh.state(), expected)
-
-
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="tensorflow-addons has no wheel")
 @pytest.mark.parametrize(("kind", "bias_correction"), [("lamb", True), ("adamw", False)])
 def test_our_base_equals_tensorflow_addons_bit_by_bit(kind, bias_correction, use_base, tmp_path):

@@ -6,12 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import sentencepiece
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from albert_tf.text import sentencepiece_proto
 from albert_tf.text.sentence_pieces import SentencePieceVocabulary
 from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
@@ -107,10 +105,6 @@ def lines_of_nasty_files(nasty):
             texts.extend(line[:200_000] for line in lines)
     assert len(texts) > 5000
     return texts
-
-
-def test_graph_agrees_on_nasty_files(digits_tokenizer, nasty):
-    assert_graph_agrees(digits_tokenizer, lines_of_nasty_files(nasty) + sentences.ugly())
 
 
 @pytest.mark.parametrize("values", itertools.product([True, False], repeat=3))
@@ -324,19 +318,6 @@ def test_a_batch_of_no_texts_is_refused(tokenizer):
         with raises_one_line(message):
             tokenizer(*arguments)
     assert len(tokenizer(iter("ab"), iter("cd"))["input_mask"]) == 2
-
-
-def test_declared_fields_equal_what_sentencepiece_reports(tiny_vocabulary):
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(tiny_vocabulary))
-    model = sentencepiece_proto.read(tiny_vocabulary.read_bytes())
-    assert len(model.pieces) == processor.vocab_size()
-    for i, piece in enumerate(model.pieces):
-        assert (piece.piece, piece.score) == (processor.id_to_piece(i), processor.get_score(i))
-        assert processor.is_control(i) == (piece.type == sentencepiece_proto.CONTROL)
-    user_defined = [p.piece for p in model.pieces if p.type == sentencepiece_proto.USER_DEFINED]
-    assert user_defined == [*'()"-.–£€']
-    assert model.trainer_spec.model_type == sentencepiece_proto.UNIGRAM
-    assert not model.trainer_spec.byte_fallback and model.normalizer_spec.name == "nmt_nfkc"
 
 
 @pytest.mark.parametrize("table", ["word_starts", "replacement_ids"])

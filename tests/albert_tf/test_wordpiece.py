@@ -96,19 +96,6 @@ def test_the_graph_has_the_same_ids(tokenizer, nasty):
         assert bytes_of_graph.decode().split() == tokenizer.preprocess(text).split()
 
 
-@pytest.mark.extras("transformers")
-def test_hugging_face_has_the_same_ids(tokenizer, vocabulary_file, nasty):
-    import transformers
-
-    theirs = transformers.BertTokenizerFast(
-        vocabulary_file, do_lower_case=tokenizer.settings.do_lower_case, split_special_tokens=True
-    )
-    texts = [*TEXTS, *random_texts(2000), *nasty_texts(nasty)]
-    for text, ours in zip(texts, tokenizer.encode_batch(texts)):
-        expected = theirs.encode(text, add_special_tokens=False, split_special_tokens=True)
-        assert ours == expected, repr(text)
-
-
 def test_places_in_the_text(tokenizer):
     texts = ["\u200b\u200bx", "a\U0010ffff b\ufdd0 \U0001fffe", *TEXTS, "x\u200b", "\u200b"]
     texts += random_texts(60)

@@ -31,7 +31,7 @@ def model_dir(tmp_path_factory, tiny_vocabulary) -> Path:
     model = AlbertForPreTraining(dataclasses.replace(CONFIG, vocab_size=tokenizer.vocab_size))
     with_random_weights(model, seed=1)
     tokenizer.save(str(directory))
-    model_directory.save_for_pretraining(model, str(directory))
+    model_directory.save(model, str(directory))
     return directory
 
 

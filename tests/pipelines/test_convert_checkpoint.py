@@ -55,7 +55,7 @@ def test_a_pretrained_model_for_huggingface_has_a_card_and_settings(model_dir, t
     (run / "run.json").write_text('{"max_seq_length": 48, "seed": 5, "mixed_precision": null}')
     card = (convert(run, tmp_path / "hf", "huggingface") / "README.md").read_text()
     assert "pipeline_tag: fill-mask" in card and "# ALBERT: pre-trained" in card
-    assert "| max_seq_length | 48 |\n| seed | 5 |\n" in card and "mixed" not in card
+    assert "- max_seq_length: 48\n- seed: 5\n" in card and "mixed" not in card
     kept = {"do_lower_case": False, "remove_space": True, "keep_accents": False}
     kept |= {"latex_quotes": False, "cls_token": "[CLS]", "model_max_length": 48}
     ours = convert(tmp_path / "hf", tmp_path / "ours")

@@ -184,7 +184,7 @@ def test_another_run_in_the_directory(two_seeds, table, pretrained, tmp_path):
     assert again["dev"] == two_seeds[1]["dev"], "moved weights are the same, and seed 1 stays"
     model, _ = albert_tf.from_pretrained(pretrained)
     model.encoder.pooler.bias.assign_add(tf.ones([32]))
-    model_directory.save_for_pretraining(model, str(elsewhere))
+    model_directory.save(model, str(elsewhere))
     with pytest.raises(ValueError, match=r"holds another run.*init_weights '"):
         finetune(table, elsewhere, output_dir)
 

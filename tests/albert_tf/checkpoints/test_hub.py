@@ -11,7 +11,7 @@ import pytest
 import albert_tf
 from albert_tf.checkpoints import hub
 from albert_tf.checkpoints.conversion import published_model
-from albert_tf.checkpoints.model_directory import find_checkpoint, read_fresh, read_origin
+from albert_tf.checkpoints.model_directory import find_checkpoint, read_if_exists, read_origin
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from pipelines.training.run import initial_path
@@ -112,7 +112,8 @@ def test_what_a_model_lacks_is_drawn_from_a_seed(published, tmp_path, monkeypatc
     directories = [published_model(f"hf://{NAME}", str(tmp_path / d)) for d in ("a", "b")]
     one, other = (files.sha256(f"{find_checkpoint(d)[1]}.index") for d in directories)
     assert one == other
-    assert read_fresh(directories[0]).startswith("sentence_order/classifier/kernel, sentence")
+    fresh = read_if_exists(directories[0], "origin.json")["freshly_initialised"]
+    assert fresh.startswith("sentence_order/classifier/kernel, sentence")
 
 
 def test_models_of_tf_hub_are_fetched_by_their_url(published, tmp_path, monkeypatch):
@@ -216,4 +217,4 @@ class TestNames:
         name = f"hf://{NAME}@{COMMIT[::-1]}"
         assert f"holds {origin}, not {name}" in finetune(name, exit_code=2)[1]
         convert(tmp_path / "back", f"{tmp_path}/run/seed_12345", "--output_format=huggingface")
-        assert f"| origin | {origin} |" in (tmp_path / "back/README.md").read_text()
+        assert f"- origin: {origin}" in (tmp_path / "back/README.md").read_text()

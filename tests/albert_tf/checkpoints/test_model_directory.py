@@ -30,7 +30,7 @@ def test_the_trained_length(tmp_path, contents, length):
 def test_each_layer_starts_with_shared_weights(tmp_path):
     inner = 2
     shared = with_random_weights(AlbertForPreTraining(tiny_config(inner_group_num=inner)))
-    model_directory.save_for_pretraining(shared, str(tmp_path))
+    model_directory.save(shared, str(tmp_path))
     _, checkpoint = model_directory.find_checkpoint(str(tmp_path))
     inputs = {"input_word_ids": [[2, 9, 8, 4, 3]], "masked_lm_positions": [[1, 3]]}
 

@@ -49,7 +49,7 @@ def test_our_directories_are_refused_before_training(tiny_vocabulary, tmp_path):
     tokenizer = AlbertTokenizer(str(tiny_vocabulary))
     model = AlbertForPreTraining(tiny_config(vocab_size=tokenizer.vocab_size + 8))
     model.create_variables()
-    model_directory.save_for_pretraining(model, str(tmp_path))
+    model_directory.save(model, str(tmp_path))
     tokenizer.save(str(tmp_path))
     for read in (read_initial_model, open_checkpoint):
         with pytest.raises(UserError, match=r"the vocabulary has .* they belong to different mod"):

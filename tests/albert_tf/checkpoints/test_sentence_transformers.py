@@ -113,9 +113,7 @@ def test_twelve_steps_are_theirs(form, ours_and_theirs):
     their_loss = losses.CoSENTLoss(theirs) if form == "scores" else ranking
     columns, task = 3 if form == "hard negatives" else 2, EmbeddingTask("embedding", {})
     variables = name_map.model_variables(model)
-    rows = list(
-        name_map.variables(model.config, name_map.fine_tuned_table(KINDS["embedder"], TASK))
-    )
+    rows = list(name_map.variables(model.config, name_map.fine_tuned_table(KINDS["embedder"])))
     parameters = dict(theirs[0].model.named_parameters())
     theirs.eval()  # without dropout
     for step in range(12):

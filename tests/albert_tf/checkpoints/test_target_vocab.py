@@ -20,7 +20,7 @@ def test_rows_of_the_new_vocabulary(tmp_path, capsys):
     before = with_random_weights(AlbertForPreTraining(config))
     for name, pieces in (("old", OLD), ("new", NEW)):
         (tmp_path / f"{name}.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
-    model_directory.save_for_pretraining(before, str(tmp_path / "old"))
+    model_directory.save(before, str(tmp_path / "old"))
     AlbertTokenizer(str(tmp_path / "old.txt")).save(str(tmp_path / "old"))
     (tmp_path / "new.json").write_text('{"settings": {"do_lower_case": false}}')
     convert(tmp_path / "old", tmp_path / "new", target_vocab=str(tmp_path / "new.txt"))

@@ -96,7 +96,7 @@ def test_files_that_transformers_and_torch_wrote(form, tmp_path):
     np.testing.assert_equal(found, expected)
 
 
-def test_no_torch_file_runs_or_grows(tmp_path):
+def test_no_torch_file_runs(tmp_path):
     """What torch's own writer makes of hostile objects, beside weights that are good."""
     import torch
     import transformers
@@ -115,10 +115,8 @@ def test_no_torch_file_runs_or_grows(tmp_path):
     path, mark = tmp_path / huggingface.TORCH_FILE, tmp_path / "of_its_choice"
     hostile = {
         "Weights only load failed": Calls(mark.touch, ()),
-        "it holds a bytearray": Calls(bytearray, (3_000_000_000,)),
         "can't convert Sparse layout": torch.zeros(5, 5).to_sparse(),
-        "declares more values": torch.zeros(1).expand(10**9),
-        "no attribute 'numel'": ["x"],
+        "no attribute 'detach'": ["x"],
     }
     for message, value in hostile.items():
         for form in (True, False):
