@@ -27,7 +27,7 @@ from absl import flags
 from albert_tf.jobs import program
 from albert_tf.storage import versions
 from albert_tf.storage.errors import UserError
-from albert_tf.text.in_graph import require_tensorflow_text
+from albert_tf.text.in_graph import import_tensorflow_text
 from .serving import client
 
 FLAGS = flags.FLAGS
@@ -138,7 +138,7 @@ def load(saved_model: str) -> Call:
         versions.refuse_parent(saved_model)
         remedy = "export a model first, see python -m export.export_saved_model --help"
         raise UserError(f"no SavedModel at {saved_model!r}, nor a version of one in it: {remedy}")
-    require_tensorflow_text()
+    import_tensorflow_text()
     model = versions.load_saved_model(path)
     print(f"{path} answers")
 

@@ -35,7 +35,7 @@ from albert_tf.jobs.decision import AS_TRAINED, Decision, decided
 from albert_tf.jobs.settings import define_settings_flags, settings_from_flags
 from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
-from albert_tf.text.in_graph import require_tensorflow_text
+from albert_tf.text.in_graph import import_tensorflow_text
 from . import signatures
 from .kinds import MODULES
 from .loading import load_module, notes_on_outputs, open_checkpoint
@@ -90,7 +90,7 @@ def export(
     decision: Decision = AS_TRAINED,
 ) -> str:
     """Exports a checkpoint, unless it was exported before; returns the version's directory."""
-    require_tensorflow_text()
+    import_tensorflow_text()
     is_file = tf.io.gfile.exists(output) and not tf.io.gfile.isdir(output)
     if is_file or tf.io.gfile.exists(os.path.join(output, job_directory.RUN_FILE)):
         found = "a file" if is_file else "holds a run"

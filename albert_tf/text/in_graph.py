@@ -10,8 +10,6 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from albert_tf.storage.errors import UserError
-from albert_tf.text import in_python
 from albert_tf.text.characters import AlignedPieces, WrittenCharacters, character_class, matches
 from albert_tf.text.words import row_ids
 
@@ -20,28 +18,13 @@ WORD_BOUNDARY = "\u2581"  # SentencePiece's symbol for a space
 
 
 def import_tensorflow_text():
-    """Imports tensorflow-text, or `in_python` if absent. Lazy: its library of ops is large."""
+    """Imports tensorflow-text, which registers the ops of SavedModels. Lazy: it is large."""
     with warnings.catch_warnings():
         # tensorflow-text imports tensorflow_hub, which imports the deprecated pkg_resources.
         warnings.filterwarnings("ignore", message=".*pkg_resources", category=UserWarning)
-        try:
-            import tensorflow_text
-        except ModuleNotFoundError as error:
-            if error.name != "tensorflow_text":
-                raise
-            return in_python
+        import tensorflow_text
 
     return tensorflow_text
-
-
-def require_tensorflow_text() -> None:
-    """Registers the ops of SavedModels. Raises a UserError if tensorflow-text is missing."""
-    if import_tensorflow_text() is in_python:
-        raise UserError(
-            "SavedModels need tensorflow-text, which is not installed (no package exists for Linux "
-            "on ARM): export and run SavedModels on x86-64 or a Mac, where a copy of the model's "
-            "directory works, too; export.onnx and pipelines.predict accept that directory here"
-        )
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
-from albert_tf.text import in_python
 from albert_tf.text.characters import AlignedPieces, WrittenCharacters
 from albert_tf.text.in_graph import import_tensorflow_text, on_host
 from albert_tf.text.settings import TextSettings
@@ -93,14 +92,12 @@ class InGraphWordPiece(tf.Module):
 
     def __init__(self, vocabulary: "WordPieceVocabulary"):
         super().__init__(name="tokenizer")
-        self._wordpiece = vocabulary
-        if (tensorflow_text := import_tensorflow_text()) is not in_python:
-            self._wordpiece = tensorflow_text.FastWordpieceTokenizer(
-                vocab=vocabulary.pieces,
-                token_out_type=tf.int32,
-                max_bytes_per_word=4 * LONGEST_WORD,  # a character has at most 4 bytes
-                no_pretokenization=True,
-            )
+        self._wordpiece = import_tensorflow_text().FastWordpieceTokenizer(
+            vocab=vocabulary.pieces,
+            token_out_type=tf.int32,
+            max_bytes_per_word=4 * LONGEST_WORD,  # a character has at most 4 bytes
+            no_pretokenization=True,
+        )
         self._unk_id = vocabulary.special_ids[1]
         # Lengths in characters, including the ## of pieces that continue a word.
         lengths = [len(piece) for piece in vocabulary.pieces]
@@ -248,10 +245,6 @@ class WordPieceVocabulary(Vocabulary):
             [i for word in text.translate(self._table).split(" ") for i in self._word_ids(word)]
             for text in texts
         ]
-
-    def tokenize(self, words: tf.Tensor) -> tf.RaggedTensor:
-        """Returns the pieces of prepared words, string [n], as int32 [n, (pieces)]."""
-        return in_python.ragged(map(self._word_ids, in_python.strings(words)))
 
     def _split_word(self, word: str) -> tuple[int, ...]:
         if len(word) > LONGEST_WORD:

@@ -13,7 +13,7 @@ from albert_tf.checkpoints.opening import OpenModel, open_model
 from albert_tf.kinds import KINDS
 from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
-from albert_tf.text.in_graph import require_tensorflow_text
+from albert_tf.text.in_graph import import_tensorflow_text
 from albert_tf.text.tokenization import AlbertTokenizer
 from ...training.run import hash_of_weights
 from ..classification import ClassificationTask
@@ -163,7 +163,7 @@ class Export:
     rows_per_part = ROWS_PER_PART
 
     def __init__(self, opened: OpenModel, task: Task):
-        require_tensorflow_text()
+        import_tensorflow_text()
         self._loaded = versions.load_saved_model(opened.path)
         self.identity = {"weights": hash_of_weights(opened)}
         self._task = task
