@@ -34,12 +34,13 @@ FLAGS = flags.FLAGS
 
 _MOST_VALUES = 8  # maximum number of values printed per output
 _IN_ORDER = "in_order_probability"
-_TEXTS = {
-    "pair": "Two texts, separated by |||.",
-    "text": "Text.",
-    "question": "Question.",
-    "context": "Text that the question is about.",
-    "options": "Answers to choose from, separated by |||.",
+# The flags of texts: help and example.
+TEXTS = {
+    "pair": ("Two texts, separated by |||.", "Ada met Bob. ||| He smiled."),
+    "text": ("Text.", "Ada met Bob."),
+    "question": ("Question.", "Who sings?"),
+    "context": ("Text that the question is about.", "Seven small birds sing."),
+    "options": ("Answers to choose from, separated by |||.", "Birds."),
 }
 # Maps a signature ("" = the default) and its inputs to its outputs, lists with a value per row.
 Call = Callable[[str, dict[str, list]], dict[str, list]]
@@ -47,20 +48,14 @@ Call = Callable[[str, dict[str, list]], dict[str, list]]
 
 def define_flags() -> None:
     """Defines the flags. This is not done at import, because programs share flag names."""
-    for name, default, meaning in (
-        ("saved_model", None, "A SavedModel, or a directory with its versions."),
-        ("server", None, "HOST:PORT for gRPC, http://HOST:PORT for REST."),
-        ("model", "albert", "The model's name in the server's config."),
-        ("label", "stable", "Version label in models.config. Empty: the newest version."),
-        (
-            "signature",
-            "",
-            "Default: fill_mask for texts with [MASK]; score for other texts of a --saved_model; "
-            "else serving_default.",
-        ),
-    ):
-        flags.DEFINE_string(name, default, meaning)
-    for name, meaning in _TEXTS.items():
+    define = flags.DEFINE_string
+    define("saved_model", None, "A SavedModel, or a directory with its versions.")
+    define("server", None, "HOST:PORT for gRPC, http://HOST:PORT for REST.")
+    define("model", "albert", "The model's name in the server's config.")
+    define("label", "stable", "Version label in models.config. Empty: the newest version.")
+    defaults = "fill_mask for texts with [MASK]; score for other texts of a --saved_model"
+    define("signature", "", f"Default: {defaults}; else serving_default.")
+    for name, (meaning, _) in TEXTS.items():
         flags.DEFINE_multi_string(name, [], meaning)
 
 
@@ -71,19 +66,19 @@ def main(_) -> None:
     # As in the model, invalid UTF-8 is replaced by U+FFFD, so that the text can be printed.
     given = {
         name: [os.fsencode(text).decode("utf-8", "replace") for text in texts]
-        for name in _TEXTS
+        for name in TEXTS
         if (texts := FLAGS[name].value)
     }
-    call = load(FLAGS.saved_model) if FLAGS.saved_model else _connect(FLAGS.server)
+    call = load(FLAGS.saved_model) if FLAGS.saved_model else _ask_server
     print(*ask(call, given, FLAGS.signature), sep="\n")
 
 
 def ask(call: Call, given: dict[str, list[str]], signature: str = "") -> list[str]:
     """Sends the texts of flags, by name; returns the formatted answers as lines."""
     inputs: dict[str, list] = dict(given)
-    pairs = [*map(_split, inputs.pop("pair", []))]
-    if "options" in inputs:
-        inputs["options"] = [*map(_split, inputs["options"])]
+    for name in {"pair", "options"} & inputs.keys():
+        inputs[name] = [[part.strip() for part in text.split("|||")] for text in inputs[name]]
+    pairs = inputs.pop("pair", [])
     _check_texts(pairs, inputs)
     lines, masked = [], []
     if not signature and inputs.keys() == {"text"}:
@@ -108,10 +103,6 @@ def ask(call: Call, given: dict[str, list[str]], signature: str = "") -> list[st
     return lines
 
 
-def _split(texts: str) -> list[str]:
-    return [text.strip() for text in texts.split("|||")]
-
-
 def _check_texts(pairs: list[list[str]], inputs: dict[str, list]) -> None:
     for pair in pairs:
         if len(pair) != 2 or not all(pair):
@@ -119,16 +110,14 @@ def _check_texts(pairs: list[list[str]], inputs: dict[str, list]) -> None:
     if len({*map(len, inputs.values())}) > 1:
         counts = ", ".join(f"{len(values)} of --{name}" for name, values in inputs.items())
         raise UserError(f"{counts}: repeat each flag equally often, once per question")
+    if len({*map(len, inputs.get("options", []))}) > 1:
+        raise UserError("--options: expected equally many options for each question")
 
 
-def _connect(server: str) -> Call:
-    """Returns a function that sends requests to a server, as the flags say."""
-    if server.startswith("grpcs:"):
-        raise UserError(f"--server={server}: this client has no TLS; see export/serving/README.md")
-    ask_server = client.ask_rest if "://" in server else client.ask_grpc
-    return lambda signature, inputs: ask_server(
-        server, inputs, signature or "serving_default", FLAGS.model, FLAGS.label
-    )
+def _ask_server(signature: str, inputs: dict[str, list]) -> dict[str, list]:
+    ask_server = client.ask_rest if "://" in FLAGS.server else client.ask_grpc
+    signature = signature or "serving_default"
+    return ask_server(FLAGS.server, inputs, signature, FLAGS.model, FLAGS.label)
 
 
 def load(saved_model: str) -> Call:
@@ -166,7 +155,7 @@ def _check_inputs(where: str, function: Any, inputs: dict[str, list]) -> None:
         choices = {function.structured_outputs["probabilities"].shape[1]}
     if inputs.keys() != specs.keys() or {*map(len, inputs.get("options", ()))} != choices:
         names = ["pair"] if "text_pair" in specs else sorted(specs)
-        needed = " and ".join(f"--{name}" if name in _TEXTS else name for name in names)
+        needed = " and ".join(f"--{name}" if name in TEXTS else name for name in names)
         number = f" with {choices.pop()} options" if choices else ""
         given = ", ".join(f"--{name}" for name in inputs) or "none"
         raise UserError(f"{where} needs {needed or 'no texts'}{number}, given {given}")

@@ -1,8 +1,4 @@
-"""Validates requests in the graph. Errors are raised for a request or returned for a row.
-
-A server may merge the rows of several clients into one batch. Invalid values in a row are therefore
-reported for this row only, and do not affect other rows. Invalid shapes fail the whole request.
-"""
+"""Validates requests in the graph. Invalid shapes and sizes fail the whole request."""
 
 import tensorflow as tf
 
@@ -78,15 +74,11 @@ def first_chars_of_contexts(texts: tf.Tensor, name: str) -> tf.Tensor:
     """Truncates texts, string [batch]; fails the request if their total length is too large."""
     texts = first_chars(texts, MAX_CONTEXT_CHARS)
     lengths = tf.strings.length(texts, "UTF8_CHAR")
-    return _check_total(texts, f"characters of {name}", lengths, MAX_CONTEXTS_CHARS)
+    return check_total(texts, f"characters of {name}", lengths, MAX_CONTEXTS_CHARS)
 
 
-def check_bytes(texts: tf.Tensor, name: str) -> tf.Tensor:
-    """Returns texts, string [batch]; fails the request above 4 bytes x MAX_OUTPUT_VALUES."""
-    return _check_total(texts, f"bytes of {name}", tf.strings.length(texts), 4 * MAX_OUTPUT_VALUES)
-
-
-def _check_total(texts: tf.Tensor, name: str, lengths: tf.Tensor, most: int) -> tf.Tensor:
+def check_total(texts: tf.Tensor, name: str, lengths: tf.Tensor, most: int) -> tf.Tensor:
+    """Returns texts, string [batch]; fails the request if the sum of lengths is above `most`."""
     total = tf.reduce_sum(tf.cast(lengths, tf.int64))
     message = f"{name} must be at most {most:,} in all rows together: send fewer rows"
     check = tf.debugging.assert_less_equal(total, tf.constant(most, tf.int64), message)
@@ -101,25 +93,3 @@ def are_words_read(words: tf.Tensor) -> tf.Tensor:
     prepared = tf.reshape(num_prepared(tf.reshape(words, [-1])), tf.shape(words))
     costs = tf.maximum(costs, -(-prepared // MANY_OF_ONE_CHAR))
     return tf.cumsum(costs, axis=1) <= MAX_CONTEXT_CHARS
-
-
-def find_errors(values: dict[str, tf.Tensor], limits: dict[str, int | tf.Tensor]) -> tf.Tensor:
-    """Returns error messages for rows with values out of range, string [rows]; "" = no error.
-
-    Values are int32 [rows, columns]. The valid range is [0, limit).
-    """
-    error: tf.Tensor | str = ""
-    for name, limit in reversed(limits.items()):  # the first error is set last
-        is_bad = tf.reduce_any((values[name] < 0) | (values[name] >= limit), axis=1)
-        last = f"{limit - 1}" if isinstance(limit, int) else "seq_len - 1"
-        error = tf.where(is_bad, f"{name} must be 0 to {last}", error)
-    return error
-
-
-def mark_bad_rows(outputs: dict[str, tf.Tensor], error: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Sets outputs, float32 [rows, ...], of invalid rows to NaN, and adds the output `error`."""
-    marked = {}
-    for name, output in outputs.items():
-        is_good = tf.reshape(tf.equal(error, ""), [-1] + [1] * (output.shape.rank - 1))
-        marked[name] = tf.where(is_good, output, float("nan"))
-    return {**marked, "error": error}

@@ -22,7 +22,6 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,9 @@ from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from albert_tf.text.in_graph import import_tensorflow_text
 from . import signatures
+from .ask import TEXTS
 from .kinds import MODULES
-from .loading import load_module, notes_on_outputs, open_checkpoint
+from .loading import load_module, open_checkpoint, print_notes_on_outputs
 from .modules.serving_module import ServedCheckpoint, ServingModule
 from .preprocessor import PREPROCESSOR_DIR, Preprocessor
 from .verify import BFLOAT16_TOLERANCE, verify
@@ -136,10 +136,9 @@ def _export(served: ServedCheckpoint, output: str, version: int | None) -> str:
         f"  products in {processor.describe(precision, '--precision=bfloat16')}",
         flush=True,
     )
-    table = MODULES[served.kind].table.values()
-    outputs = {name for signature in table for name in signature.outputs}
-    for note in notes_on_outputs(served, outputs):
-        print(f"  {note}")
+    table = signatures.of_task(served.kind, served.task, served.config.type_vocab_size)
+    outputs = {name for signature in table.values() for name in signature.outputs}
+    print_notes_on_outputs(served, outputs)
     module, exact = load_module(served), None
     if precision == "bfloat16":
         exact = load_module(dataclasses.replace(served, precision="float32"))
@@ -192,49 +191,29 @@ def _new_version(final: str) -> Iterator[str]:
         raise UserError(f"{final!r} appeared meanwhile: run the same command again") from error
 
 
-# Example texts for the flags of export.ask.
-_EXAMPLES = {
-    "pair": "Ada met Bob. ||| He smiled.",
-    "text": "Ada met Bob.",
-    "question": "Who sings?",
-    "context": "Seven small birds sing.",
-}
-
-
 def how_to_use(saved_model: str) -> str:
-    """Returns instructions for querying and serving an export."""
-    output, version = os.path.split(saved_model)
+    """Returns the signatures of an export, a command that queries it, and the page on serving."""
     provenance = files.read_json(os.path.join(saved_model, files.PROVENANCE_FILE))
-    task, kind = provenance["task"] or {}, provenance["kind"]
-    num_types = provenance["config"]["type_vocab_size"]
-    table = signatures.of_task(MODULES[kind].table, task, num_types)
+    task, num_types = provenance["task"] or {}, provenance["config"]["type_vocab_size"]
+    table = signatures.of_task(provenance["kind"], task, num_types)
     lines = "\n".join(
         f"  {name}({', '.join(signature.inputs)}) -> {', '.join(signature.outputs)}"
         for name, signature in table.items()
     )
     names = list(table["serving_default"].inputs)
-    options = " ||| ".join(f"Bird {i + 1}." for i in range(task.get("num_choices", 0)))
-    examples = {**_EXAMPLES, "options": options}
+    examples = {name: example for name, (_, example) in TEXTS.items()}
+    examples["options"] += " ||| Cats." * (task.get("num_choices", 1) - 1)
     if "fill_mask" in table:
         names, examples["text"] = ["text"], "The [MASK] function returns an array."
     elif "text_pair" in names:
         names = ["pair"]
     texts = " ".join(f'--{name}="{examples[name]}"' for name in names)
-    serving = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving")
-    named = "" if version == "1" else f", after models.config there names version {version}"
-    # TF Serving uses the same version numbers as TensorFlow. There is no image 2.21.0.
-    tag = min("2.20.0", metadata.version("tensorflow-serving-api"))
-    start = (
-        f'TAG={tag} EXPORT="{os.path.abspath(output)}" docker compose -f {serving}/compose.yaml up'
-    )
-    if files.is_remote(output):
-        named, start = "", f"see {serving}/README.md: base_path is {output}, the version {version}"
+    page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "serving", "README.md")
     return f"""{saved_model} answers
 {lines}
 ask it:
   {program.installed_commands("python -m export.ask")} --saved_model={saved_model} {texts}
-serve it{named}:
-  {start}"""
+serve it: see {page}"""
 
 
 if __name__ == "__main__":

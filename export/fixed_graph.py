@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
-from absl import flags
 
 from albert_tf.encoder import cls_only_positions
 from albert_tf.kinds import KINDS
@@ -22,24 +21,14 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text import tokenizer_json
 from albert_tf.text.packing import FEATURES, model_inputs
-from .kinds import ENCODER, MODULES, PRETRAINING
-from .loading import load_module, notes_on_outputs, open_checkpoint
+from .kinds import ENCODER, PRETRAINING
+from .loading import load_module, open_checkpoint, print_notes_on_outputs
 from .modules.serving_module import ServedCheckpoint, ServingModule
 
 
-def define_flags(output: str, quantized: str = "") -> None:
-    """Defines the flags of these programs. `output` and `quantized` are help texts."""
-    flags.disclaim_key_flags()  # --help lists the flags under the calling module
-    flags.DEFINE_string(
-        "checkpoint", None, "A model directory or one of its checkpoints.", required=True
-    )
-    flags.DEFINE_string("output", None, output, required=True)
-    flags.DEFINE_enum("kind", None, MODULES, "Default: the kind in task.json, else encoder.")
-    if quantized:
-        flags.DEFINE_bool("quantize", False, quantized)
-
-
-def load(checkpoint: str, kind: str | None, max_seq_length: int | None = None) -> ServingModule:
+def load(
+    checkpoint: str, kind: str | None = None, max_seq_length: int | None = None
+) -> ServingModule:
     """Loads a checkpoint as a module. If `kind` is None, a pre-trained model becomes an encoder."""
     served = open_checkpoint(checkpoint, kind, max_seq_length)
     has_beams = served.task.get("has_answerability_head")
@@ -68,19 +57,20 @@ def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.
     encoded = module.encoder(inputs, positions=positions)
     head = getattr(module.model, kind.our_head.partition("/")[0]).output_dense
     output = encoded["pooled_output" if kind.has_pooler else "sequence_output"]
-    answers = kind.answers(head(output))
-    check_width(module.served, answers)
+    answers, labels = kind.answers(head(output)), module.served.task.get("labels", ())
+    found = answers["probabilities"].shape[-1] if "probabilities" in answers else None
+    if found and found != len(labels):
+        raise UserError(
+            f"{found} probabilities of {len(labels)} labels: the `answers` of {kind.name!r} in "
+            "albert_tf/kinds.py must return one for each label"
+        )
     return answers
 
 
-def check_width(served: ServedCheckpoint, answers: Mapping[str, tf.Tensor]) -> None:
-    """Raises a UserError if `probabilities` do not have one column per label in task.json."""
-    found, labels = answers.get("probabilities"), served.task.get("labels", ())
-    if found is not None and found.shape[-1] != len(labels):
-        raise UserError(
-            f"{served.checkpoint!r}: {found.shape[-1]} probabilities of {len(labels)} labels: the "
-            f"`answers` of {served.kind!r} in albert_tf/kinds.py must return one for each label"
-        )
+def traced(module: ServingModule, shape: list[int | None]):
+    """Returns `answer` as a concrete function of int32 inputs with the names in FEATURES."""
+    specs = {name: tf.TensorSpec(shape, tf.int32, name) for name in FEATURES}
+    return tf.function(lambda **ids: answer(module, ids)).get_concrete_function(**specs)
 
 
 def differences(
@@ -126,8 +116,7 @@ def write(
     print(f"{output}: {module.served.kind}{form}, {size}")
     for name, difference in found.items():
         print(f"  {name}: at most {difference:.1e} from the model's own")
-    for note in notes_on_outputs(module.served, found):
-        print(f"  {note}")
+    print_notes_on_outputs(module.served, found)
 
 
 def description(served: ServedCheckpoint, output: str) -> dict:

@@ -53,14 +53,11 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
     remain in float32.
     """
     width = served.config.hidden_size
-    if served.kind == ENCODER:
-        model = AlbertEncoder(served.config)
-        build_parts(width, model)
-        model_directory.restore_encoder(model, served.checkpoint)
-    else:
-        model = create_model(served.config, served.task)
-        build_parts(width, model)
-        model_directory.restore_weights(model, served.checkpoint)
+    is_encoder = served.kind == ENCODER
+    model = AlbertEncoder(served.config) if is_encoder else create_model(served.config, served.task)
+    build_parts(width, model)
+    restore = model_directory.restore_encoder if is_encoder else model_directory.restore_weights
+    restore(model, served.checkpoint)
     if served.precision == "bfloat16":
         full, model = model, type(model).from_config({**model.get_config(), "dtype": "bfloat16"})
         build_parts(width, model)
@@ -68,12 +65,11 @@ def load_module(served: ServedCheckpoint) -> ServingModule:
     return MODULES[served.kind](model, served)
 
 
-def notes_on_outputs(served: ServedCheckpoint, outputs: Container[str]) -> list[str]:
-    """Returns lines about those `outputs` that training did not aim at."""
-    settings, notes = model_directory.recorded_settings(served.model_dir), []
+def print_notes_on_outputs(served: ServedCheckpoint, outputs: Container[str]) -> None:
+    """Prints lines about those `outputs` that training did not aim at."""
+    settings = model_directory.recorded_settings(served.model_dir)
     untrained = ", ".join(name for name in _SENTENCE_OUTPUTS if name in outputs)
     if untrained and settings.get("sentence_objective") == "none":
-        notes.append(f"not trained by the last run (--sentence_objective=none): {untrained}")
+        print(f"  not trained by the last run (--sentence_objective=none): {untrained}")
     if "mean_pooled_output" in outputs:
-        notes.append("not trained to compare texts: mean_pooled_output (see --task=embedding)")
-    return notes
+        print("  not trained to compare texts: mean_pooled_output (see --task=embedding)")

@@ -1,18 +1,4 @@
-r"""Converts a checkpoint to ONNX: a model from piece ids to outputs, for any batch and length.
-
-Inputs are `input_ids`, `input_mask` (1 = real) and `segment_ids`, int64 [batch, seq_len]. For the
-outputs of each kind, see README.md, "ONNX". A pre-trained model becomes an encoder, unless you give
---kind=pretraining. The application must tokenize. Shared weights are stored once. --quantize uses 8
-bits for embeddings and weights of matmuls, and quantizes activations at run time ("dynamic"). See
-README.md, "OpenVINO", for a faster and more accurate file.
-
-Requires the extra `onnx`. Before a model is written, it is run with onnxruntime, and rejected if
-its outputs differ by more than 1e-4. For a quantized model, the differences are only printed.
-
-Examples:
-  python -m export.onnx --checkpoint=runs/base --output=exports/base.onnx
-  python -m export.onnx --checkpoint=runs/rte/seed_1 --output=exports/rte.onnx --quantize
-"""
+"""Builds the ONNX graph of a module, for `python -m export.convert --format=onnx`."""
 
 import importlib
 import json
@@ -23,9 +9,7 @@ import tempfile
 
 import numpy as np
 import tensorflow as tf
-from absl import flags, logging
 
-from albert_tf.jobs import program
 from albert_tf.kinds import KINDS, Kind
 from albert_tf.layers.primitives import LAYER_NORM_EPSILON
 from albert_tf.storage.errors import UserError
@@ -33,8 +17,6 @@ from albert_tf.text.packing import FEATURES
 from . import fixed_graph
 from .kinds import PRETRAINING
 from .modules.serving_module import ServingModule
-
-FLAGS = flags.FLAGS
 
 TOLERANCE = 1e-4
 _COMPARED_LENGTHS = ((2,), (17, 5, 11), (64, 23))  # lengths of the rows, per batch
@@ -45,24 +27,9 @@ _OPS = {op: op for op in ("Identity", "MatMul", "Mul", "Sigmoid", "Softmax", "Sq
 _OPS |= {"AddV2": "Add", "Maximum": "Max", "RealDiv": "Div", "Sum": "ReduceSum"}
 
 
-def define_flags() -> None:
-    """Defines the flags. This is not done at import, because programs share flag names."""
-    fixed_graph.define_flags("The .onnx file.", "Store weights and embeddings in 8 bits.")
-
-
-def main(_) -> None:
-    """Runs the program with the values of its flags."""
-    tf.config.set_visible_devices([], "GPU")
-    logging.set_verbosity(logging.ERROR)
-    convert(FLAGS.checkpoint, FLAGS.output, FLAGS.kind, FLAGS.quantize)
-
-
-def convert(
-    checkpoint: str, output: str, kind: str | None = None, quantize: bool = False
-) -> dict[str, float]:
+def convert(module: ServingModule, output: str, quantize: bool = False) -> dict[str, float]:
     """Writes an ONNX model; returns the largest difference from the checkpoint, by output."""
     onnx, onnxruntime = import_extra("onnx"), import_extra("onnxruntime")
-    module = fixed_graph.load(checkpoint, kind)
     model = build(module)
     model.metadata_props.extend(
         onnx.StringStringEntryProto(key=key, value=json.dumps(value))
@@ -123,37 +90,36 @@ class _Graph:
 
     def model(self):
         """Returns the ModelProto."""
-        helper, types = self.onnx.helper, self.onnx.TensorProto
+        helper, types, axes = self.onnx.helper, self.onnx.TensorProto, ["batch", "seq_len"]
         outputs = self._outputs()
-        for name, (tensor, _) in outputs.items():
+        for name, tensor in outputs.items():
             self.nodes.append(helper.make_node("Identity", [tensor], [name]))
         info, from_array = helper.make_tensor_value_info, self.onnx.numpy_helper.from_array
-        ids = [info(name, types.INT64, ["batch", "seq_len"]) for name in FEATURES]
-        answers = [info(name, types.FLOAT, shape) for name, (_, shape) in outputs.items()]
+        ids = [info(name, types.INT64, axes) for name in FEATURES]
+        ours = fixed_graph.traced(self.module, [None, None]).structured_outputs
+        shapes = {n: [d or axis for d, axis in zip(ours[n].shape, [*axes, ""])] for n in outputs}
+        answers = [info(name, types.FLOAT, shape) for name, shape in shapes.items()]
         tensors = [from_array(array, name) for name, array in self.initializers.items()]
         graph = helper.make_graph(self.nodes, "albert", ids, answers, tensors)
         versions = {"opset_imports": [helper.make_opsetid("", _OPSET)], "ir_version": _IR_VERSION}
         return helper.make_model(graph, **versions, producer_name="albert_tf")
 
-    def _outputs(self) -> dict[str, tuple[str, list]]:
-        """Adds all nodes; returns a dict mapping output names to tensor names and shapes."""
-        served, hidden = self.module.served, self.config.hidden_size
+    def _outputs(self) -> dict[str, str]:
+        """Adds all nodes; returns a dict mapping output names to tensor names."""
+        served = self.module.served
         kind = KINDS.get(served.kind)  # None for pre-trained models and encoders
         pooled_alone = kind is not None and kind.has_pooler
         sequence_output, pooled_output = self._encode(pooled_alone)
         if served.kind == PRETRAINING:
             return self._pretrained(sequence_output, pooled_output)
         if kind is None:
-            return {
-                "sequence_output": (sequence_output, ["batch", "seq_len", hidden]),
-                "pooled_output": (pooled_output, ["batch", hidden]),
-            }
+            return {"sequence_output": sequence_output, "pooled_output": pooled_output}
         if not kind.our_head:
             pooled = self._pool(sequence_output, served.task["pooling"])
-            return self._answers(kind, pooled, ["batch"])
+            return self._answers(kind, pooled, [None, self.config.hidden_size])
         logits = self._dense(pooled_output if pooled_alone else sequence_output, kind.our_head)
-        shape = ["batch"] if pooled_alone else ["batch", "seq_len"]
-        return self._answers(kind, logits, shape)
+        width = kind.num_outputs(served.task)
+        return self._answers(kind, logits, [None, width] if pooled_alone else [None, None, width])
 
     def _pool(self, output: str, pooling: str) -> str:
         """Adds sentences.pooled; returns the name of its output [b, H]."""
@@ -164,13 +130,9 @@ class _Graph:
         terms = self._op("Mul", output, weights), weights
         return self._op("Div", *(self._op("ReduceSum", x, axis, keepdims=0) for x in terms))
 
-    def _answers(self, kind: Kind, logits: str, shape: list) -> dict[str, tuple[str, list]]:
+    def _answers(self, kind: Kind, logits: str, shape: list) -> dict[str, str]:
         """Adds the TensorFlow ops of `kind.answers`; returns the same as `_outputs`."""
-        served = self.module.served
-        width = kind.num_outputs(served.task) or self.config.hidden_size
-        spec = tf.TensorSpec([None] * len(shape) + [width])
-        function = tf.function(kind.answers).get_concrete_function(spec)
-        fixed_graph.check_width(served, function.structured_outputs)
+        function = tf.function(kind.answers).get_concrete_function(tf.TensorSpec(shape))
         names = {function.inputs[0].name: logits}
         for op in function.graph.get_operations():
             inputs = [names[tensor.name] for tensor in op.inputs]
@@ -184,22 +146,16 @@ class _Graph:
                     names[tensor.name] = self._constant(value, value.dtype)
                 elif op.type != "Placeholder":
                     raise UserError(f"kind {kind.name!r}: no ONNX op for {op.type}: add it to _OPS")
-        return {
-            name: (names[tensor.name], [*shape, *tensor.shape[len(shape) :]])
-            for name, tensor in function.structured_outputs.items()
-        }
+        return {name: names[of.name] for name, of in function.structured_outputs.items()}
 
-    def _pretrained(self, sequence_output: str, pooled_output: str) -> dict[str, tuple[str, list]]:
+    def _pretrained(self, sequence_output: str, pooled_output: str) -> dict[str, str]:
         """Adds the heads of a pre-trained model; returns the same as `_outputs`."""
         x = self._activate(self._dense(sequence_output, "masked_lm/transform"))
         table = self._op("Transpose", "encoder/embeddings/word_embeddings", perm=[1, 0])
         logits = self._op("MatMul", self._layer_norm(x, "masked_lm"), table)
         logits = self._op("Add", logits, self._weight("masked_lm/output_bias"))
         order = self._dense(pooled_output, "sentence_order/classifier")
-        return {
-            "mlm_logits": (logits, ["batch", "seq_len", self.config.vocab_size]),
-            "sop_log_probs": (self._op("LogSoftmax", order, axis=-1), ["batch", 2]),
-        }
+        return {"mlm_logits": logits, "sop_log_probs": self._op("LogSoftmax", order, axis=-1)}
 
     def _op(self, op_type: str, *inputs: str, rule: str = "", **attributes) -> str:
         """Adds a node and returns the name of its output. `rule` is shown if the node fails."""
@@ -323,8 +279,3 @@ def _differences(session, module: ServingModule) -> dict[str, float]:
         return dict(zip(names, session.run(names, inputs)))
 
     return fixed_graph.differences(module, run, masks)
-
-
-if __name__ == "__main__":
-    define_flags()
-    program.run(main)

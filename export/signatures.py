@@ -3,7 +3,8 @@
 A dimension is a number or a name: `hidden_size`, `vocab_size`, `labels`, `choices` and
 `max_seq_length` are fixed by the model, `batch`, `seq_len`, `predictions` and `words` by the
 request. The shape of an output may depend on the shapes of the inputs, but not on their values,
-because TF Serving merges and splits requests along the rows.
+because TF Serving merges and splits requests along the rows. README.md, "Read the answers", has
+the meaning of the outputs.
 
 Source: `tokens`, `mlm`, `sop` and `tokenization_info` come from the reference's TF-Hub modules. The
 others are our own.
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from albert_tf.kinds import KINDS
 from albert_tf.text.settings import TextSettings
 
 NUM_CANDIDATES = 5  # pieces that `fill_mask` returns for each [MASK]
@@ -65,15 +67,13 @@ _POOLED = {"pooled_output": "float32 [batch, hidden_size]"}  # output of the poo
 # The last block's output at all positions, and its mean over positions that are not padding.
 _ENCODED = {"sequence_output": "float32 [batch, seq_len, hidden_size]", **_POOLED}
 _EMBEDDED = {**_POOLED, "mean_pooled_output": "float32 [batch, hidden_size]"}
-# Share of <unk> in the truncated texts of a row, see ServingModule.share_of_unknown. It is 1 for
-# empty texts. If it is close to 1, the other outputs hardly depend on the texts.
+# See ServingModule.share_of_unknown.
 _UNKNOWN_SHARE = {"unknown_share": "float32 [batch]"}
-# What is out of range in a row of piece ids, or "". Other outputs of an invalid row are NaN.
+# See ServingModule._on_good_rows.
 _ERROR = {"error": "string [batch]"}
 
 # Signatures of all kinds.
 COMMON = {
-    # Encodes piece ids.
     "tokens": Signature(_TOKENS, {**_ENCODED, **_ERROR}),
     # Encodes piece ids into one vector per row, which is cheaper than `tokens`.
     "pooled": Signature(_TOKENS, {**_POOLED, **_ERROR}),
@@ -89,165 +89,133 @@ _LABELS = {"labels": Signature({}, {"labels": "string [labels]"})}  # names, as 
 # second one would change the format of the response.
 _UNKNOWN = {"unknown_share": Signature(_TEXTS, _UNKNOWN_SHARE)}
 
-
-PRETRAINING = {
-    # Embeds a text or pair, and predicts whether the second text follows the first.
-    "serving_default": Signature(
-        _TEXTS,
-        {
-            # Probability that text_pair follows text, rather than the reverse; 0.5 for one text.
-            "in_order_probability": "float32 [batch]",
-            **_EMBEDDED,
-            **_UNKNOWN_SHARE,
-        },
-    ),
-    # Predicts the first MAX_MASKS [MASK] of a text, except those beyond max_seq_length.
-    "fill_mask": Signature(
-        _TEXT,
-        {
-            # The most probable pieces, best first. `▁` marks the start of a word. Unused: "".
-            "pieces": f"string [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
-            # Probabilities of these pieces. Unused: 0.
-            "probabilities": f"float32 [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
-            "num_masks": "int32 [batch]",  # number of [MASK] with predictions
-        },
-    ),
-    # Computes the pseudo-log-likelihood of a text: each piece is predicted from all other pieces
-    # except the rest of its word (Kauf and Ivanova 2023), in a sequence of its own.
-    "score": Signature(
-        _TEXT,
-        {
-            "log_likelihood": "float32 [batch]",  # sum of the pieces' log probabilities, in nats
-            "num_pieces": "int32 [batch]",  # number of scored pieces
-            "num_words": "int32 [batch]",  # number of words; each punctuation mark is a word
-            **_UNKNOWN_SHARE,
-        },
-    ),
-    **COMMON,
-    # Encodes piece ids and computes masked-LM logits at the given positions. Position 0 is [CLS].
-    "mlm": Signature(
-        {**_TOKENS, "mlm_positions": "int32 [batch, predictions]"},
-        {**_ENCODED, "mlm_logits": "float32 [batch, predictions, vocab_size]", **_ERROR},
-    ),
-    # Encodes piece ids and predicts the order of two segments. Class 0 is in order, 1 is swapped.
-    "sop": Signature(_TOKENS, {**_ENCODED, "sop_log_probs": "float32 [batch, 2]", **_ERROR}),
-}
-
-# Embeds texts with an encoder that was not trained to compare them.
-ENCODER = {"serving_default": Signature(_TEXT, {**_EMBEDDED, **_UNKNOWN_SHARE}), **COMMON}
-
-# Embeds texts. Vectors have length 1, so a dot product is a cosine.
-EMBEDDER = ENCODER | {
-    "serving_default": Signature(_TEXT, {"embedding": "float32 [batch, hidden_size]"}),
-    **_UNKNOWN,
-}
-
-# Predicts the label of a text, or a pair if the task has pairs.
-CLASSIFIER = {
-    "serving_default": Signature(
-        _TEXTS,
-        {
-            "label": "string [batch]",  # the most probable label
-            "probabilities": "float32 [batch, labels]",  # in the order of `labels`
-            **_UNKNOWN_SHARE,
-        },
-    ),
-    **_LABELS,
-    **COMMON,
-}
-
-# Predicts a number for a text, or a pair if the task has pairs, in the unit of the training labels.
-REGRESSOR = {
-    "serving_default": Signature(_TEXTS, {"value": "float32 [batch]"}),
-    **_UNKNOWN,
-    **COMMON,
-}
-
-# Predicts the probability of each label for a text, or a pair if the task has pairs. If task.json
-# contains `label_thresholds`, the outputs in _PREDICTED are added.
-MULTILABEL = {
-    "serving_default": Signature(_TEXTS, {"probabilities": "float32 [batch, labels]"}),
-    **_UNKNOWN,
-    **_LABELS,
-    **COMMON,
-}
-
-_PREDICTED = {"predicted": "int32 [batch, labels]"}  # 1 if probability >= threshold
-
-TOKEN_CLASSIFIER = {
-    # Finds the entities in a text, which is split into overlapping windows. If the labels are not
-    # entity tags but, for example, parts of speech, each word is a span.
-    "serving_default": Signature(
-        _TEXT,
-        {
-            # JSON list of objects: `start` and `end` (offsets in Unicode characters; `end` is
-            # exclusive), `label` (the type), `text`, and `probability` (mean over its words).
-            "spans": "string [batch]",
-            "num_spans": "int32 [batch]",
-            **_UNKNOWN_SHARE,
-        },
-    ),
-    # Predicts the labels of given words. "" is treated as padding and gets the label "".
-    "words": Signature(
-        {"words": "string [batch, words]"},
-        {
-            "labels": "string [batch, words]",  # the most probable label of each word
-            "probabilities": "float32 [batch, words]",  # the probability of this label
-            **_UNKNOWN_SHARE,
-        },
-    ),
-    **_LABELS,
-    **COMMON,
-}
-
-QUESTION_ANSWERING = {
-    # Finds the answer to a question in a text, which is split into overlapping windows. Long
-    # questions are truncated at the end.
-    "serving_default": Signature(
-        {"question": "string [batch]", "context": "string [batch]"},
-        {
-            # A substring of the context. It is "" if the context is blank, or if the task has
-            # unanswerable questions and no_answer_score is above the threshold.
-            "answer": "string [batch]",
-            # Score of the best span, even if `answer` is ""; -2,000,000 without a valid span.
-            "score": "float32 [batch]",
-            "no_answer_score": "float32 [batch]",  # higher: less likely to be answerable
-            **_UNKNOWN_SHARE,
-        },
-    ),
-    **COMMON,
-}
-
-MULTIPLE_CHOICE = {
-    # Selects the best answer to a question about a text. Long answers are truncated at the start,
-    # then the text is truncated at the end.
-    "serving_default": Signature(
-        {
-            "context": "string [batch]",
-            # Options are appended to the question. For RACE, they replace `_` in it, if any.
-            "question": "string [batch]",
-            "options": "string [batch, choices]",
-        },
-        {
-            "choice": "int32 [batch]",  # index of the most probable option, from 0
-            "probabilities": "float32 [batch, choices]",
-            **_UNKNOWN_SHARE,
-        },
-    ),
-    **COMMON,
+# Signatures of each kind, besides COMMON.
+TABLES: dict[str, dict[str, Signature]] = {
+    "pretraining": {
+        "serving_default": Signature(
+            _TEXTS,
+            {
+                # Probability that text_pair follows text, not the reverse; 0.5 for one text.
+                "in_order_probability": "float32 [batch]",
+                **_EMBEDDED,
+                **_UNKNOWN_SHARE,
+            },
+        ),
+        # Predicts the first MAX_MASKS [MASK] of a text, except those beyond max_seq_length.
+        "fill_mask": Signature(
+            _TEXT,
+            {
+                # Best first, and "" and 0 for unused entries. `▁` marks the start of a word.
+                "pieces": f"string [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
+                "probabilities": f"float32 [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
+                "num_masks": "int32 [batch]",
+            },
+        ),
+        # The pseudo-log-likelihood of a text: each piece is predicted from all other pieces except
+        # the rest of its word (Kauf and Ivanova 2023), in a sequence of its own.
+        "score": Signature(
+            _TEXT,
+            {
+                "log_likelihood": "float32 [batch]",  # sum of log probabilities, in nats
+                "num_pieces": "int32 [batch]",
+                "num_words": "int32 [batch]",  # each punctuation mark is a word
+                **_UNKNOWN_SHARE,
+            },
+        ),
+        # Masked-LM logits at the given positions. Position 0 is [CLS].
+        "mlm": Signature(
+            {**_TOKENS, "mlm_positions": "int32 [batch, predictions]"},
+            {**_ENCODED, "mlm_logits": "float32 [batch, predictions, vocab_size]", **_ERROR},
+        ),
+        # Order of two segments. Class 0 is in order, 1 is swapped.
+        "sop": Signature(_TOKENS, {**_ENCODED, "sop_log_probs": "float32 [batch, 2]", **_ERROR}),
+    },
+    "encoder": {"serving_default": Signature(_TEXT, {**_EMBEDDED, **_UNKNOWN_SHARE})},
+    "embedder": {
+        "serving_default": Signature(_TEXT, {"embedding": "float32 [batch, hidden_size]"}),
+        **_UNKNOWN,
+    },
+    "classifier": {
+        "serving_default": Signature(
+            _TEXTS,
+            {
+                "label": "string [batch]",
+                "probabilities": "float32 [batch, labels]",  # in the order of `labels`
+                **_UNKNOWN_SHARE,
+            },
+        ),
+        **_LABELS,
+    },
+    "regressor": {
+        "serving_default": Signature(_TEXTS, {"value": "float32 [batch]"}),
+        **_UNKNOWN,
+    },
+    "multilabel": {
+        "serving_default": Signature(_TEXTS, {"probabilities": "float32 [batch, labels]"}),
+        **_UNKNOWN,
+        **_LABELS,
+    },
+    "token_classifier": {
+        # In `spans`, `end` is exclusive, and `probability` is the mean over the words.
+        "serving_default": Signature(
+            _TEXT, {"spans": "string [batch]", "num_spans": "int32 [batch]", **_UNKNOWN_SHARE}
+        ),
+        # The most probable label of each given word, and its probability.
+        "words": Signature(
+            {"words": "string [batch, words]"},
+            {
+                "labels": "string [batch, words]",
+                "probabilities": "float32 [batch, words]",
+                **_UNKNOWN_SHARE,
+            },
+        ),
+        **_LABELS,
+    },
+    "question_answering": {
+        "serving_default": Signature(
+            {"question": "string [batch]", "context": "string [batch]"},
+            {
+                # A substring of the context. It is "" if the context is blank, or if the task has
+                # unanswerable questions and no_answer_score is above the threshold.
+                "answer": "string [batch]",
+                # Score of the best span, even if `answer` is ""; -2,000,000 without a valid span.
+                "score": "float32 [batch]",
+                "no_answer_score": "float32 [batch]",  # higher: less likely to be answerable
+                **_UNKNOWN_SHARE,
+            },
+        ),
+    },
+    "multiple_choice": {
+        # Long answers (question and option) are truncated at the start, then the text at the end.
+        "serving_default": Signature(
+            {
+                "context": "string [batch]",
+                "question": "string [batch]",
+                "options": "string [batch, choices]",
+            },
+            {
+                "choice": "int32 [batch]",  # index of the most probable option, from 0
+                "probabilities": "float32 [batch, choices]",
+                **_UNKNOWN_SHARE,
+            },
+        ),
+    },
 }
 
 
-def of_task(table: dict[str, Signature], task: dict, type_vocab_size: int) -> dict[str, Signature]:
-    """Adapts the signatures of a kind to a task. `text_pair` is removed if the task has no pairs.
+def of_task(kind: str, task: dict, type_vocab_size: int) -> dict[str, Signature]:
+    """Returns the signatures of a kind, adapted to a task.
 
-    `task` is the content of task.json, or {} for models without a task. Such a model has no pairs
-    if its config has a `type_vocab_size` of 1.
+    With `label_thresholds` in `task`, there is an output `predicted`. `text_pair` is removed if the
+    task has no pairs. `task` is the content of task.json, or {} for models without a task. Such a
+    model has no pairs if its config has a `type_vocab_size` of 1.
     """
-    table = dict(table)
+    served_as = KINDS[kind].served_as if kind in KINDS else None
+    table = {**TABLES[served_as or kind], **COMMON}
     if "label_thresholds" in task:
         of_texts = table["serving_default"]
-        table["serving_default"] = Signature(of_texts.inputs, {**of_texts.outputs, **_PREDICTED})
+        outputs = {**of_texts.outputs, "predicted": "int32 [batch, labels]"}
+        table["serving_default"] = Signature(of_texts.inputs, outputs)
     if not task.get("has_pairs", type_vocab_size > 1):
         for name in ("serving_default", "unknown_share"):
             if name in table and "text_pair" in table[name].inputs:

@@ -18,7 +18,6 @@ TOLERANCE = 1e-5  # absolute and relative
 # Maximum relative error of an output, which is the root mean square of the difference from the
 # float32 model, divided by max(1, root mean square of the output). albert_base has about 0.01.
 BFLOAT16_TOLERANCE = 0.05
-_IMPOSSIBLE = 1e20  # scores of impossible answers have a larger absolute value
 
 _LONG = "One sentence, said again and again, is longer than any table of positions. " * 99
 # Pairs of texts. The second text may be empty.
@@ -47,12 +46,30 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
 
     `functions` maps signature names to the module's functions. For a bfloat16 module, `exact` is
     the same module in float32. Returns the largest absolute difference or, with `exact`, the
-    largest relative error (see BFLOAT16_TOLERANCE). Raises a RuntimeError if outputs differ, or if
-    the process fails or imports our code.
+    largest relative error (see BFLOAT16_TOLERANCE). Raises a RuntimeError if outputs or pieces
+    differ, or if the process fails or imports our code.
     """
-    _check_tokenizer(module)
+    texts = [tf.compat.as_bytes(text) for pair in (*_TEXTS, *_LONG_TEXTS) for text in pair]
+    decoded = [text.decode("utf-8", "replace") for text in texts]
+    in_graph = module.tokenizer(tf.constant(texts)).to_list()
+    for text, theirs, ours in zip(decoded, in_graph, module.served.tokenizer.encode_batch(decoded)):
+        if theirs != [*map(int, ours)]:
+            raise RuntimeError(f"graph and Python divide {text[:80]!r} into other pieces")
     questions = _questions(module, functions)
-    answers = _in_fresh_process(os.path.abspath(saved_model), questions)
+    saved_model = os.path.abspath(saved_model)
+    # With runpy, the directory of this file is not on sys.path.
+    start = "import runpy, sys; runpy.run_path(sys.argv[1])['_answer_requests'](sys.argv[2])"
+    process = subprocess.run(
+        [sys.executable, "-c", start, os.path.abspath(__file__), saved_model],
+        input=pickle.dumps(questions),
+        capture_output=True,
+        cwd=saved_model,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
+    )
+    if process.returncode:
+        error = process.stderr.decode(errors="replace")
+        raise RuntimeError(f"{saved_model!r} fails in a fresh process:\n{error}")
+    answers = pickle.loads(process.stdout)
     # Not eagerly: gelu is rounded to bfloat16 if it is not fused with a matmul.
     largest = max(map(_difference, questions, _answers(functions, questions), answers))
     if exact is None:
@@ -68,42 +85,16 @@ def verify(saved_model: str, module, functions: dict, exact=None) -> float:
 def largest_difference(module, answer) -> float:
     """Compares outputs of `answer` with the module's `serving_default`, for fixed texts.
 
-    `answer` maps a dict of texts, bytes [batch], to a dict of some of the outputs. Returns the
-    largest absolute difference. Raises a RuntimeError if it is above TOLERANCE.
+    `answer` maps a dict of texts, bytes [batch], to a dict of some of the outputs. Returns and
+    raises the same as `verify` without `exact`.
     """
     functions = {"serving_default": module.function("serving_default")}
     questions = [asked for asked in _questions(module, functions) if len(asked[1]["text"])]
-    answers = [answer(texts) for _, texts in questions]
-    whole = _answers(functions, questions)
-    expected = [{name: ours[name] for name in theirs} for ours, theirs in zip(whole, answers)]
-    return max(map(_difference, questions, expected, answers))
-
-
-def _check_tokenizer(module) -> None:
-    """Raises a RuntimeError if the tokenizer in the graph and in Python find other pieces."""
-    texts = [tf.compat.as_bytes(text) for pair in (*_TEXTS, *_LONG_TEXTS) for text in pair]
-    decoded = [text.decode("utf-8", "replace") for text in texts]
-    in_python = module.served.tokenizer.encode_batch(decoded)
-    for text, theirs, ours in zip(decoded, module.tokenizer(tf.constant(texts)), in_python):
-        if theirs.numpy().tolist() != [*map(int, ours)]:
-            raise RuntimeError(f"graph and Python divide {text[:80]!r} into other pieces")
-
-
-def _in_fresh_process(saved_model: str, questions: list[tuple[str, dict]]) -> list[dict]:
-    """Runs `_main` in a new process that cannot import our code, and returns the answers."""
-    # With runpy, the directory of this file is not on sys.path.
-    start = "import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')"
-    process = subprocess.run(
-        [sys.executable, "-c", start, os.path.abspath(__file__), saved_model],
-        input=pickle.dumps(questions),
-        capture_output=True,
-        cwd=saved_model,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
-    )
-    if process.returncode:
-        error = process.stderr.decode(errors="replace")
-        raise RuntimeError(f"{saved_model!r} fails in a fresh process:\n{error}")
-    return pickle.loads(process.stdout)
+    differences = []
+    for question, expected in zip(questions, _answers(functions, questions)):
+        found = answer(question[1])
+        differences.append(_difference(question, {name: expected[name] for name in found}, found))
+    return max(differences)
 
 
 def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]]]:
@@ -116,39 +107,22 @@ def _questions(module, functions: dict) -> list[tuple[str, dict[str, np.ndarray]
         "segment_ids": real * (np.arange(11) >= 5).astype(np.int32),
         "mlm_positions": rng.randint(0, 11, [3, 2]).astype(np.int32),
     }
-    batches = [
-        {**_as_inputs(pairs, module.sizes["choices"]), **{name: ids[name][:size] for name in ids}}
-        for pairs, size in ((_TEXTS, 3), (_LONG_TEXTS, 1), ([], 0))
+    batches, choices = [], range(module.sizes["choices"])
+    for pairs, size in ((_TEXTS, 3), (_LONG_TEXTS, 1), ([], 0)):
+        texts = [[*map(tf.compat.as_bytes, pair)] for pair in pairs]
+        first, second = np.array(texts, object).reshape([-1, 2]).T
+        # Numbered, because equal choices would make the answer ambiguous.
+        options = [[b"%s %d" % (text, i) for text in np.roll(first, -i)] for i in choices]
+        batch = {name: values[:size] for name, values in ids.items()}
+        batch.update(text=first, text_pair=second, question=second, context=first)
+        batch["words"] = tf.strings.split(tf.constant(first, tf.string)).to_tensor().numpy()
+        batch["options"] = np.array(options, object).T
+        batches.append(batch)
+    return [
+        (signature, {name: batch[name] for name in function.structured_input_signature[1]})
+        for signature, function in sorted(functions.items())
+        for batch in batches
     ]
-    questions = []
-    for signature, function in sorted(functions.items()):
-        names = function.structured_input_signature[1]
-        for batch in batches if names else [{}]:
-            questions.append((signature, {name: batch[name] for name in names}))
-    return questions
-
-
-def _as_inputs(pairs: list[tuple], choices: int) -> dict[str, np.ndarray]:
-    """Returns a dict of the text inputs of all kinds, each of shape [rows, ...]."""
-    texts = [tuple(map(tf.compat.as_bytes, pair)) for pair in pairs]
-    first, second = (np.array([pair[side] for pair in texts], object) for side in (0, 1))
-    # Numbered, because equal choices would make the answer ambiguous.
-    options = [[b"%s %d" % (text, i) for text in np.roll(first, -i)] for i in range(choices)]
-    return {
-        "text": first,
-        "text_pair": second,
-        "question": second,
-        "context": first,
-        "words": padded([text.split() or [b""] for text in first]),
-        "options": np.array(options, object).T,
-    }
-
-
-def padded(rows: list[list]) -> np.ndarray:
-    """Converts rows of words to an object array [rows, words]; pads shorter rows with ""."""
-    longest = max(map(len, rows), default=1)
-    table = [[*row, *[""] * (longest - len(row))] for row in rows]
-    return np.array(table, object).reshape([len(rows), longest])
 
 
 def _answers(functions: dict, questions: list[tuple[str, dict[str, np.ndarray]]]) -> list[dict]:
@@ -178,9 +152,12 @@ def _difference(question: tuple[str, dict], expected: dict, answer: dict) -> flo
         if ours.dtype.kind == "f":
             is_equal = np.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE)
             largest = max(largest, float(np.abs(ours - theirs).max(initial=0.0)))
-        else:
-            certain = _certain_ranks(expected["probabilities"]) if name == "pieces" else ...
+        elif name == "pieces":  # rounding may swap ranks of equal probability, and the last rank
+            gaps = np.diff(-expected["probabilities"], axis=-1) > TOLERANCE
+            certain = np.insert(gaps, 0, True, -1) & np.insert(gaps, gaps.shape[-1], False, -1)
             is_equal = np.array_equal(ours[certain], theirs[certain])
+        else:
+            is_equal = np.array_equal(ours, theirs)
         if not is_equal:
             raise RuntimeError(f"{signature} returns another {name} than in memory, for {inputs}")
     return largest
@@ -200,22 +177,16 @@ def _rounding(expected: dict, answer: dict) -> float:
     """Returns the largest relative error of all outputs (see BFLOAT16_TOLERANCE)."""
     differences = [0.0]
     for name, exact in expected.items():
-        if exact.dtype.kind == "f" and (compared := ~(np.abs(exact) > _IMPOSSIBLE)).any():
+        # Scores of impossible answers have a larger absolute value.
+        if exact.dtype.kind == "f" and (compared := ~(np.abs(exact) > 1e20)).any():
             exact, given = exact[compared].astype(np.float64), answer[name][compared]
             scale = max(1.0, np.mean(np.square(exact)))
             differences.append(np.sqrt(np.mean(np.square(given - exact)) / scale))
     return float(np.max(differences))  # NaN if any value is NaN
 
 
-def _certain_ranks(probabilities: np.ndarray) -> np.ndarray:
-    """Returns True for ranks that rounding cannot swap (same shape); False for the last rank."""
-    gaps = np.diff(-probabilities, axis=-1) > TOLERANCE
-    edge = np.ones_like(gaps[..., :1])
-    return np.concatenate([edge, gaps], -1) & np.concatenate([gaps, ~edge], -1)
-
-
-def _main(saved_model: str) -> None:
-    """Runs the requests from stdin in the new process and writes the outputs to stdout."""
+def _answer_requests(saved_model: str) -> None:
+    """Answers the requests from stdin on stdout, in the new process, without our code."""
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # nothing else may be written to stdout
     # None makes imports fail, even if the package is installed. Typeshed does not allow None.
@@ -226,7 +197,3 @@ def _main(saved_model: str) -> None:
     model = tf.saved_model.load(saved_model)
     with output:
         pickle.dump(_answers(model.signatures, pickle.load(sys.stdin.buffer)), output)
-
-
-if __name__ == "__main__":
-    _main(sys.argv[2])

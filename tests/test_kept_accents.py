@@ -76,7 +76,7 @@ def test_models_keep_them(place, ids, tmp_path):
 def test_tokenizer_json_keeps_them(place, ids, tmp_path):
     import tokenizers
 
-    module = fixed_graph.load(f"{place}/untrained", None)
+    module = fixed_graph.load(f"{place}/untrained")
     fixed_graph.write(module, f"{tmp_path}/model.tflite", b"", {}, "")
     assert SETTINGS.items() <= json.loads((tmp_path / "model.tflite.json").read_text()).items()
     read = tokenizers.Tokenizer.from_file(f"{tmp_path}/model.tflite.tokenizer.json")
@@ -118,5 +118,6 @@ def test_programs_keep_them(vocabulary, place, ids, tmp_path):
     assert [row[1:-1] for row in rows] == ids
     answers = loaded.signatures["serving_default"](text=texts)
     assert answers["probabilities"][:, 0].numpy() == pytest.approx(predicted, abs=1e-5)
-    run("export.tflite", f"--checkpoint={seed}", f"--output={tmp_path}/toy.tflite")
+    files = f"--checkpoint={seed}", f"--output={tmp_path}/toy.tflite"
+    run("export.convert", "--format=tflite", *files)
     assert SETTINGS.items() <= json.loads((tmp_path / "toy.tflite.json").read_text()).items()

@@ -36,7 +36,8 @@ ELSEWHERE = {
     r"--server=|^curl ": "tests/export/test_client.py",
     r"^dask |DaskRunner": "tests/pipelines/test_record_job_faults.py",
     r"--strategy=multi_worker": "tests/test_distributed.py",
-    r" export\.onnx ": "tests/export/test_onnx.py",
+    r" --format=onnx ": "tests/export/test_onnx.py",
+    r" --format=openvino ": "tests/export/test_openvino.py",
     r" tests\.benchmarks\.": "tests/benchmarks",
 }
 NUMBER = re.compile(r" *\d[\d.,e-]*")

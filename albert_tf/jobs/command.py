@@ -24,9 +24,7 @@ PROGRAMS = (
     "pipelines.predict",
     "pipelines.convert_checkpoint",
     "export.export_saved_model",
-    "export.tflite",
-    "export.onnx",
-    "export.openvino",
+    "export.convert",
     "export.ask",
     "pipelines.data.demo_corpus",
 )

@@ -6,15 +6,13 @@ from albert_tf.answering.classes import best_labels, labels_above, softmax
 from albert_tf.kinds import KINDS
 from albert_tf.models import AlbertForMultipleChoice, AlbertForSequenceClassification
 from albert_tf.text.choices import questions_with_options
-from .. import signatures
 from ..batches import map_rows
 from .serving_module import ServingModule, TextModule
 
 
-class RegressorModule(TextModule):
+class AnswersModule(TextModule):
     """Computes the kind's `answers` for texts, or for text pairs if the task has pairs."""
 
-    table = signatures.REGRESSOR
     model: AlbertForSequenceClassification
 
     def answer(self, tokens: dict) -> dict:
@@ -36,26 +34,12 @@ class RegressorModule(TextModule):
         return answers
 
 
-class MultiLabelModule(RegressorModule):
-    """Computes probabilities of labels; with `label_thresholds` in task.json, selects labels."""
-
-    table = signatures.MULTILABEL
-
-
-class ClassifierModule(RegressorModule):
-    """Predicts the label of a text or text pair, or "unsure" below task.json's min_probability."""
-
-    table = signatures.CLASSIFIER
-
-
 class MultipleChoiceModule(ServingModule):
     """Selects the best of several answers to a question about a text."""
 
-    table = signatures.MULTIPLE_CHOICE
     model: AlbertForMultipleChoice
 
     def serving_default(self, context, question, options) -> dict:
-        """Serves the `serving_default` signature."""
         task, options = self.served.task, tf.reshape(options, [-1])
         longest, num_choices, blank = task["max_qa_length"], task["num_choices"], task.get("blank")
         preprocess = self.tokenizer.preprocess

@@ -8,7 +8,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.masks import tokenize_around_masks
 from albert_tf.text.packing import FEATURES
 from .. import signatures
-from ..batches import map_rows, map_sorted_rows
+from ..batches import map_rows
 from ..checks import MAX_OUTPUT_VALUES
 from .serving_module import TextModule
 
@@ -16,10 +16,7 @@ from .serving_module import TextModule
 class EncoderModule(TextModule):
     """Embeds texts with the encoder of any model."""
 
-    table = signatures.ENCODER
-
     def answer(self, tokens: dict) -> dict:
-        """See ServingModule.answer."""
         encoded = self.encode(**tokens)
         return {
             "pooled_output": encoded["pooled_output"],
@@ -31,10 +28,7 @@ class EncoderModule(TextModule):
 class EmbedderModule(TextModule):
     """Embeds texts with a model that was fine-tuned to compare them."""
 
-    table = signatures.EMBEDDER
-
     def answer(self, tokens: dict) -> dict:
-        """See ServingModule.answer."""
         output, mask = self.encode(**tokens)["sequence_output"], tokens["input_mask"]
         return sentences.unit_length(sentences.pooled(output, mask, self.served.task["pooling"]))
 
@@ -42,44 +36,33 @@ class EmbedderModule(TextModule):
 class PreTrainingModule(EncoderModule):
     """Serves embeddings, sentence order, masked pieces and scores of a pre-trained model."""
 
-    table = signatures.PRETRAINING
-
     model: AlbertForPreTraining
 
     def answer(self, tokens: dict) -> dict:
-        """See ServingModule.answer."""
         answers = super().answer(tokens)
         in_order = tf.nn.softmax(self.model.sentence_order(answers["pooled_output"]))[:, 0]
         has_second = tf.reduce_any(tokens["segment_ids"] * tokens["input_mask"] > 0, axis=1)
         return {"in_order_probability": tf.where(has_second, in_order, 0.5), **answers}
 
     def fill_mask(self, text) -> dict:
-        """Serves the `fill_mask` signature."""
         tokens = self.packer.truncate_and_pack(self._tokenize_around_masks(text))
-        answers, places = map_sorted_rows(self._fill_masks, tokens)
-        num_masks = answers["num_masks"]
-
-        def per_text(name):  # [all masks, k] -> [batch, MAX_MASKS, k]
-            rows = tf.RaggedTensor.from_row_lengths(answers[name], num_masks)
-            shape = [None, signatures.MAX_MASKS, signatures.NUM_CANDIDATES]
-            return tf.gather(rows, places).to_tensor(shape=shape)
-
-        return {
-            "pieces": per_text("pieces"),
-            "probabilities": per_text("probabilities"),
-            "num_masks": tf.gather(num_masks, places),
-        }
+        return map_rows(self._fill_masks, tokens)
 
     def _fill_masks(self, tokens: dict) -> dict:
-        """Returns `num_masks` [batch], and `pieces` and `probabilities` [masks of all texts, k]."""
         sequence_output = self.encode(**tokens)["sequence_output"]
         is_mask = tf.equal(tokens["input_ids"], self.served.tokenizer.mask_id)
         is_mask &= tf.cumsum(tf.cast(is_mask, tf.int32), axis=1) <= signatures.MAX_MASKS
+        num_masks = tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)
         # Concatenate the masked positions of all texts, so that logits are computed only for them.
         masked = tf.boolean_mask(sequence_output, is_mask)
         rows = {"output": masked, "input_mask": tf.ones([tf.shape(masked)[0], 1], tf.int32)}
         best = map_rows(self._best_pieces, rows, True, self._most_logit_rows)
-        return {**best, "num_masks": tf.reduce_sum(tf.cast(is_mask, tf.int32), axis=1)}
+        shape = [None, signatures.MAX_MASKS, signatures.NUM_CANDIDATES]
+        of_texts = {
+            name: tf.RaggedTensor.from_row_lengths(values, num_masks).to_tensor(shape=shape)
+            for name, values in best.items()
+        }
+        return {**of_texts, "num_masks": num_masks}
 
     def _best_pieces(self, rows: dict) -> dict:
         """Returns the most probable `pieces` and their `probabilities` for outputs [rows, H]."""
@@ -140,11 +123,7 @@ class PreTrainingModule(EncoderModule):
         log_probs = tf.nn.log_softmax(self._masked_lm(at_place)[:, 0])
         return {"log_prob": tf.gather(log_probs, rows["piece"], batch_dims=1)}
 
-    def mlm(self, **tokens) -> dict:
-        """Serves the `mlm` signature."""
-        return self.on_good_rows(self._mlm, tokens)
-
-    def _mlm(self, mlm_positions, **tokens) -> dict:
+    def mlm(self, mlm_positions, **tokens) -> dict:
         encoded = self.encode(**tokens)
         masked = tf.gather(encoded["sequence_output"], mlm_positions, batch_dims=1)
         return {**encoded, "mlm_logits": self._masked_lm(masked)}
@@ -154,10 +133,6 @@ class PreTrainingModule(EncoderModule):
         return self.model.masked_lm(outputs, self.encoder.embeddings.word_embeddings)
 
     def sop(self, **tokens) -> dict:
-        """Serves the `sop` signature."""
-        return self.on_good_rows(self._sop, tokens)
-
-    def _sop(self, **tokens) -> dict:
         encoded = self.encode(**tokens)
         logits = self.model.sentence_order(encoded["pooled_output"])
         return {**encoded, "sop_log_probs": tf.nn.log_softmax(logits)}

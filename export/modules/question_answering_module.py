@@ -7,7 +7,6 @@ from albert_tf.answering.spans import NO_SPAN_SCORE, best_spans, null_odds
 from albert_tf.text.characters import AlignedPieces, character_class
 from albert_tf.text.packing import model_inputs
 from albert_tf.text.windows import Windows
-from .. import signatures
 from ..batches import map_rows
 from ..checks import first_chars_of_contexts
 from .serving_module import ServingModule
@@ -20,10 +19,7 @@ class QuestionAnsweringModule(ServingModule):
     Deviation: a question is also truncated if it leaves no room for the context.
     """
 
-    table = signatures.QUESTION_ANSWERING
-
     def serving_default(self, question, context) -> dict:
-        """Serves the `serving_default` signature."""
         context = first_chars_of_contexts(context, "context")
         aligned = self.tokenizer.align(context)
         task, pieces = self.served.task, self.pieces(question)

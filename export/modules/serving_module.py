@@ -17,7 +17,7 @@ from albert_tf.text.packing import FEATURES, Packer, model_inputs
 from albert_tf.text.tokenization import AlbertTokenizer
 from .. import signatures
 from ..batches import map_rows
-from ..checks import check_shapes, find_errors, mark_bad_rows
+from ..checks import check_shapes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,15 +37,13 @@ class ServedCheckpoint:
 class ServingModule(tf.train.Checkpoint, abc.ABC):
     """Base class of all kinds. It tokenizes, packs and encodes texts.
 
-    For each signature in `table`, there is a method with the same name, inputs and outputs. Calling
-    a module runs the encoder.
+    For each of its `signatures`, there is a method with the same name, inputs and outputs (but
+    `error`). `answer` computes the outputs for packed sequences. Calling a module runs the encoder.
 
     tf.random.set_seed and tf.keras.utils.set_random_seed clear TensorFlow's kernel cache, which
     contains all in-graph SentencePiece models of the process. Existing modules then fail, so set
     the seed before creating a module. Served models are not affected.
     """
-
-    table: dict[str, signatures.Signature]  # of the kind
 
     def __init__(self, model: tf.keras.Model, served: ServedCheckpoint):
         super().__init__()
@@ -102,7 +100,8 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
     @property
     def signatures(self) -> dict[str, signatures.Signature]:
         """The signatures of the model, adapted to its task."""
-        return signatures.of_task(self.table, self.served.task, self.encoder.config.type_vocab_size)
+        served = self.served
+        return signatures.of_task(served.kind, served.task, self.encoder.config.type_vocab_size)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -138,9 +137,10 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
 
     def function(self, signature: str):
         """Traces a signature and returns its concrete function."""
-        method = getattr(self, signature)
+        method, table = getattr(self, signature), self.signatures[signature]
+        if "error" in table.outputs:
+            method = functools.partial(self._on_good_rows, method)
         # The lambda is needed, because a default such as text_pair=None would become an input.
-        table = self.signatures[signature]
         function = tf.function(lambda **inputs: method(**check_shapes(inputs, table, self.sizes)))
         return function.get_concrete_function(**table.input_specs())
 
@@ -153,17 +153,17 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return self.tokenizer(self.read(texts))
 
     def tokens(self, **tokens) -> dict:
-        """Serves the `tokens` signature."""
-        return self.on_good_rows(self.encode, tokens)
+        return self.encode(**tokens)
 
     def pooled(self, **tokens) -> dict:
-        """Serves the `pooled` signature."""
-        return self.on_good_rows(self.encode_to_pooled, tokens)
+        return self.encode_to_pooled(**tokens)
 
-    def on_good_rows(self, function, tokens: dict) -> dict:
+    def _on_good_rows(self, function, **tokens) -> dict:
         """Applies a function to all rows without values out of range; adds `error` of each row.
 
-        `tokens`, int32 [batch, columns], are passed as keyword arguments.
+        `tokens` are int32 [batch, columns]. `error`, string [batch], is "" for a good row. The
+        other outputs of a bad row are NaN: a server may merge the rows of several clients into one
+        batch, so a bad row must not affect other rows.
         """
         config = self.encoder.config
         limits: dict[str, int | tf.Tensor] = dict(
@@ -171,15 +171,21 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         )
         if "mlm_positions" in tokens:
             limits["mlm_positions"] = tf.shape(tokens["input_ids"])[1]
-        error = find_errors(tokens, limits)
+        error: tf.Tensor | str = ""
+        for name, limit in reversed(limits.items()):  # the first error is set last
+            is_bad = tf.reduce_any((tokens[name] < 0) | (tokens[name] >= limit), axis=1)
+            last = f"{limit - 1}" if isinstance(limit, int) else "seq_len - 1"
+            error = tf.where(is_bad, f"{name} must be 0 to {last}", error)
         is_good = tf.equal(error, "")[:, tf.newaxis]
-        # Invalid rows are replaced by zeros, which are valid, so other rows are not affected.
+        # Invalid rows are replaced by zeros, which are valid.
         harmless = {name: tf.where(is_good, values, 0) for name, values in tokens.items()}
         outputs = map_rows(lambda part: function(**part), harmless, keep_padding=True)
-        return mark_bad_rows(outputs, error)
+        for name, output in outputs.items():
+            is_row_good = tf.reshape(is_good, [-1] + [1] * (output.shape.rank - 1))
+            outputs[name] = tf.where(is_row_good, output, float("nan"))
+        return {**outputs, "error": error}
 
     def tokenize(self, text, text_pair) -> dict:
-        """Serves the `tokenize` signature."""
         return self.packer.pad_to_longest(self.pack_texts(text, text_pair))
 
     def pack_texts(self, text: tf.Tensor, text_pair: tf.Tensor | None) -> dict[str, tf.Tensor]:
@@ -193,7 +199,6 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         return self.packer.truncate_and_pack(first, second, has_second)
 
     def tokenization_info(self) -> dict:
-        """Serves the `tokenization_info` signature."""
         settings = self.served.tokenizer.settings._asdict()
         settings = {name: tf.constant(value) for name, value in settings.items()}
         return {"vocab_file": self.vocab_file.asset_path, **settings}
@@ -246,7 +251,6 @@ class TextModule(ServingModule):
     """Base class of all kinds whose inputs are texts or text pairs."""
 
     def serving_default(self, text, text_pair=None) -> dict:
-        """Serves the `serving_default` signature."""
         return map_rows(self.answer, self.pack_texts(text, text_pair))
 
     def unknown_share(self, text, text_pair=None) -> dict:

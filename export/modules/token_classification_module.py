@@ -6,9 +6,8 @@ from albert_tf.answering.classes import best_tags
 from albert_tf.models import AlbertForTokenClassification
 from albert_tf.text.entities import Tag, are_entity_tags
 from albert_tf.text.words import join_rows, row_ids, split_words_in_graph
-from .. import signatures
 from ..batches import map_sorted_rows
-from ..checks import are_words_read, check_bytes, first_chars_of_contexts
+from ..checks import MAX_OUTPUT_VALUES, are_words_read, check_total, first_chars_of_contexts
 from .serving_module import ServingModule
 
 
@@ -19,11 +18,9 @@ class TokenClassifierModule(ServingModule):
     piece. In long texts, a word is tagged in the window with the most context on both sides.
     """
 
-    table = signatures.TOKEN_CLASSIFIER
     model: AlbertForTokenClassification
 
     def serving_default(self, text) -> dict:
-        """Serves the `serving_default` signature."""
         text = first_chars_of_contexts(text, "text")
         words, starts, limits = split_words_in_graph(text)
         tags = self._tag(words)
@@ -31,6 +28,7 @@ class TokenClassifierModule(ServingModule):
         words_of_span = tf.ragged.range(first.flat_values, last.flat_values + 1)
         probabilities = tf.gather(tags["probability"], words_of_span.flat_values)
         mean = tf.math.segment_mean(tf.cast(probabilities, tf.float64), row_ids(words_of_span))
+        mean = tf.cast(mean, tf.float32)
         starts = tf.gather(starts.flat_values, first.flat_values)
         limits = tf.gather(limits.flat_values, last.flat_values)
         # Join the characters, because tf.strings.substr would copy the whole text for each span.
@@ -43,19 +41,21 @@ class TokenClassifierModule(ServingModule):
             "end": tf.strings.as_string(limits),
             "label": _json_strings(label.flat_values),
             "text": _json_strings(texts),
-            "probability": _json_numbers(tf.cast(mean, tf.float32)),
+            "probability": tf.where(  # JSON has no NaN
+                tf.math.is_finite(mean), tf.strings.as_string(mean, shortest=True), "null"
+            ),
         }
         pairs = [tf.strings.join([f'"{name}": ', value]) for name, value in members.items()]
         objects = tf.strings.join(["{", tf.strings.join(pairs, ", "), "}"])
-        lists = join_rows(first.with_flat_values(objects), ", ")
+        spans = tf.strings.join(["[", join_rows(first.with_flat_values(objects), ", "), "]"])
+        most = 4 * MAX_OUTPUT_VALUES  # as many bytes as float32 values need
         return {
-            "spans": check_bytes(tf.strings.join(["[", lists, "]"]), "spans"),
+            "spans": check_total(spans, "bytes of spans", tf.strings.length(spans), most),
             "num_spans": tf.cast(first.row_lengths(), tf.int32),
             "unknown_share": tags["unknown_share"],
         }
 
     def words(self, words) -> dict:
-        """Serves the `words` signature."""
         # Only the first piece of a word is tagged, so long words can be truncated.
         shape = tf.shape(words, tf.int64)
         words = tf.reshape(self.read(tf.reshape(words, [-1])), shape)
@@ -133,8 +133,3 @@ def _json_strings(texts: tf.Tensor) -> tf.Tensor:
     for code in range(32):  # JSON does not allow control characters in strings
         texts = tf.strings.regex_replace(texts, rf"\x{code:02x}", rf"\\u{code:04x}")
     return tf.strings.join(['"', texts, '"'])
-
-
-def _json_numbers(values: tf.Tensor) -> tf.Tensor:
-    """Formats float32 [n] as JSON numbers, string [n]. NaN and infinity become null."""
-    return tf.where(tf.math.is_finite(values), tf.strings.as_string(values, shortest=True), "null")

@@ -29,8 +29,7 @@ def ask_grpc(
     lists of texts, bytes or numbers. `model` and `label` are names in models.config. Label None
     selects the newest version, even a canary. The output `spans` is returned as lists of dicts.
 
-    Raises a UserError if the server fails, is unreachable or needs more than 60 s, or if inputs
-    are not tensors.
+    Raises a UserError if the server fails, is unreachable or needs more than 60 s.
     """
     import grpc
     import tensorflow as tf
@@ -41,12 +40,7 @@ def ask_grpc(
     if label:
         request.model_spec.version_label = label
     for name, value in inputs.items():
-        try:
-            request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
-        except (TypeError, ValueError) as error:
-            raise UserError(
-                f"{name}={value!r} is no tensor: expected equally many values in each row"
-            ) from error
+        request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
     stub = prediction_service_pb2_grpc.PredictionServiceStub(_channel(server))
     try:
         response = stub.Predict(request, timeout=_TIMEOUT)
@@ -103,12 +97,7 @@ def decoded(outputs: dict[str, list]) -> dict[str, list]:
     """Decodes bytes in nested lists, and parses the JSON in the output `spans`, if it exists."""
     found = {name: _texts(values) for name, values in outputs.items()}
     if "spans" in found:
-        try:
-            found["spans"] = [json.loads(row) for row in found["spans"]]
-        except (TypeError, ValueError) as error:
-            raise UserError(
-                f"spans {found['spans']!r:.60}: expected JSON of our exports"
-            ) from error
+        found["spans"] = [*map(json.loads, found["spans"])]
     return found
 
 

@@ -7,9 +7,9 @@ are missing are skipped. The benchmark `export` measures speed.
 
 ours: the model in memory, float32.
 export, export_bfloat16: SavedModels of export.export_saved_model, with text as input.
-tflite, tflite_int8: export.tflite, without and with --quantize (int8 weights, float activations).
-onnxruntime, onnxruntime_int8: export.onnx, without and with --quantize (int8 both).
-openvino, openvino_bfloat16: the file of export.onnx in OpenVINO. openvino_int8: the file quantized
+tflite, tflite_int8: our TFLite file, without and with --quantize (int8 weights, float activations).
+onnxruntime, onnxruntime_int8: our ONNX file, without and with --quantize (int8 both).
+openvino, openvino_bfloat16: our ONNX file in OpenVINO. openvino_int8: the file quantized
 by NNCF, with static ranges of activations from rows of GLUE's training set.
 torch, torch_bfloat16: the model converted to Hugging Face's format, with weights in this dtype.
 torch_autocast: the same model under torch's autocast to bfloat16.
@@ -148,10 +148,10 @@ def _export(precision: str, checkpoint: str, directory: str) -> Answer:
 
 
 def _tflite(quantize: bool, checkpoint: str, directory: str) -> Answer:
-    from export.tflite import convert
+    from export import fixed_graph, tflite
 
     path = os.path.join(directory, f"{quantize}.tflite")
-    convert(checkpoint=checkpoint, output=path, quantize=quantize)
+    tflite.convert(fixed_graph.load(checkpoint), path, quantize)
     runner = tf.lite.Interpreter(model_path=path).get_signature_runner()
     return lambda ids, _: runner(**ids)["probabilities"], 1
 
@@ -159,10 +159,10 @@ def _tflite(quantize: bool, checkpoint: str, directory: str) -> Answer:
 def _onnxruntime(int8: bool, checkpoint: str, directory: str) -> Answer:
     import onnxruntime
 
-    from export.onnx import convert
+    from export import fixed_graph, onnx
 
     path = os.path.join(directory, f"{int8}.onnx")
-    convert(checkpoint=checkpoint, output=path, quantize=int8)
+    onnx.convert(fixed_graph.load(checkpoint), path, quantize=int8)
     session = onnxruntime.InferenceSession(path)
 
     return lambda ids, _: session.run(["probabilities"], _int64(ids))[0], _BATCH_SIZE
@@ -175,10 +175,10 @@ def _int64(ids: Ids) -> Ids:
 def _openvino(form: str, checkpoint: str, directory: str) -> Answer:
     import openvino
 
-    from export.onnx import convert
+    from export import fixed_graph, onnx
 
     path = os.path.join(directory, "openvino.onnx")
-    convert(checkpoint=checkpoint, output=path)
+    onnx.convert(fixed_graph.load(checkpoint), path)
     if form == "int8":
         rows = _calibration(checkpoint)
         path, source = os.path.join(directory, "openvino.xml"), path

@@ -7,8 +7,8 @@ then medians over the rounds. Sides whose packages are missing are skipped.
 
 ours: the signature `pooled`. Other sides named ours_... read files of a classifier of two labels.
 These compute [CLS] alone in the last block; the peers compute all positions (export_peers).
-ours_onnx, ours_onnx_int8: export.onnx in onnxruntime, without and with --quantize. ours_tflite,
-ours_tflite_int8: export.tflite, without and with --quantize, one sequence per call.
+ours_onnx, ours_onnx_int8: our ONNX file in onnxruntime, without and with --quantize. ours_tflite,
+ours_tflite_int8: our TFLite file, without and with --quantize, one sequence per call.
 ours_openvino, ..._bfloat16, ..._int8: the file of ours_onnx in OpenVINO, by its hint of precision;
 int8 is quantized by NNCF, with static ranges of activations (here of random pieces).
 ..._bfloat16: an export with --precision=bfloat16, or torch with weights in bfloat16. The ceiling is
@@ -135,7 +135,7 @@ def make_exports(flag_values: dict, directory: str, forms: list[str]) -> None:
     from albert_tf.config import AlbertConfig
     from albert_tf.models import AlbertForSequenceClassification
     from albert_tf.text.tokenization import AlbertTokenizer
-    from export import onnx, tflite
+    from export import fixed_graph, onnx, tflite
     from export.export_saved_model import export
     from pipelines.tasks.classification import ClassificationTask
     from tests.builders import write_task_model
@@ -150,20 +150,19 @@ def make_exports(flag_values: dict, directory: str, forms: list[str]) -> None:
     write_task_model(Path(model_dir), task, model, tokenizer, flag_values["seq_length"])
     for form in forms:
         output = os.path.join(directory, form)
-        arguments = {"checkpoint": model_dir, "output": output}
         int8 = form.endswith("int8")
         if form.startswith("tflite"):
-            tflite.convert(**arguments, max_seq_length=flag_values["seq_length"], quantize=int8)
+            tflite.convert(fixed_graph.load(model_dir), output, int8)
         elif form not in _CONVERTED.values():
-            export(**arguments, kind="encoder", precision=form)
+            export(checkpoint=model_dir, output=output, kind="encoder", precision=form)
         elif form.startswith("openvino"):
             if importlib.util.find_spec("nncf"):
-                onnx.convert(**{**arguments, "output": f"{output}.onnx"})
+                onnx.convert(fixed_graph.load(model_dir), f"{output}.onnx")
                 shape = [_CALIBRATION_ROWS, 1, flag_values["seq_length"]]
                 rows = np.random.default_rng(1).integers(5, tokenizer.vocab_size, shape)
                 peers.quantize_by_nncf(f"{output}.onnx", map(peers.onnx_inputs, rows), output)
         elif importlib.util.find_spec("onnx"):
-            onnx.convert(**arguments, quantize=int8)
+            onnx.convert(fixed_graph.load(model_dir), output, int8)
 
 
 def measure(side: str) -> dict:

@@ -92,7 +92,7 @@ def onnxruntime(vocab_size: int, int8: bool):
 
 
 def our_onnx(path: str):
-    """An ONNX file with one output in onnxruntime, such as a classifier's of export.onnx."""
+    """An ONNX file with one output in onnxruntime, such as our classifier."""
     import onnx  # noqa: F401  # if it is missing, there is no file
     import onnxruntime as ort
 
@@ -111,13 +111,13 @@ def our_onnx(path: str):
 
 
 def onnx_inputs(input_ids) -> dict[str, np.ndarray]:
-    """Returns the inputs of a file of export.onnx, int64 [batch, seq_len], without padding."""
+    """Returns the inputs of our ONNX file, int64 [batch, seq_len], without padding."""
     ids = input_ids.astype(np.int64)
     return {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": np.zeros_like(ids)}
 
 
 def quantize_by_nncf(path: str, batches: Iterable[dict], output: str) -> None:
-    """Writes OpenVINO's int8 form of a file of export.onnx, OUTPUT.xml, with its weights beside it.
+    """Writes OpenVINO's int8 form of our ONNX file, OUTPUT.xml, with its weights beside it.
 
     Weights and activations are int8; the ranges of activations are those of the `batches`.
     """
@@ -135,7 +135,7 @@ def quantize_by_nncf(path: str, batches: Iterable[dict], output: str) -> None:
 
 
 def our_openvino(path: str, dtype: str):
-    """A file of export.onnx, or of `quantize_by_nncf`, in OpenVINO."""
+    """Our ONNX file, or one of `quantize_by_nncf`, in OpenVINO."""
     import openvino
     from openvino import opset13
 
@@ -159,7 +159,7 @@ def our_openvino(path: str, dtype: str):
 
 
 def our_tflite(path: str):
-    """A file of export.tflite, which takes one sequence of a fixed length at a time."""
+    """Our TFLite file, which takes one sequence of a fixed length at a time."""
     import tensorflow as tf
 
     threads = len(os.sched_getaffinity(0))

@@ -15,7 +15,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from export.ask import _check_inputs, ask, load
 from export.export_saved_model import how_to_use
 from tests.builders import raises_one_line
-from tests.jobs import finish, run, start
+from tests.jobs import run
 
 # What the graph needs of tensorflow-text: SentencePiece, and Unicode normalization.
 LIBRARIES = [
@@ -91,6 +91,7 @@ def test_spans_are_printed_whole():
         ({"pair": ["one ||| "]}, "expected two sentences"),
         ({"question": ["a", "b"], "context": ["c"]}, "2 of --question, 1 of --context"),
         ({"question": ["Who?"], "context": ["I."]}, "--pair, given --question, --context$"),
+        ({"options": ["a ||| b", "c"]}, "expected equally many options"),
         ({"signature": "labels"}, "has no signature 'labels', only .*fill_mask"),
         ({"signature": "pooled"}, "input_ids and input_mask and segment_ids, given none$"),
     ],
@@ -102,18 +103,6 @@ def test_wrong_questions_are_one_line(asked, texts, message):
 
 def test_a_saved_model_or_a_server():
     assert "one of them" in run("export.ask", "--text=a", exit_code=2)[1]
-
-
-@pytest.mark.slow
-def test_asking_loads_no_model_code(exported):
-    before = "import atexit, sys; atexit.register(lambda: print(*sys.modules))"
-    flags = (f"--saved_model={exported}", "--text=a [MASK]")
-    out, _ = finish(start("export.ask", *flags, before=before))
-    assert out.startswith(f"{exported} answers")
-    modules = set(out.splitlines()[-1].split())
-    assert {"albert_tf.storage.versions", "tensorflow"} <= modules
-    code = {"encoder", "heads", "layers", "models", "text.tokenization"}
-    assert not {f"albert_tf.{name}" for name in code} & modules
 
 
 def ask_in_c(program, saved_model, libraries, texts):

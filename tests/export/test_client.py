@@ -1,7 +1,7 @@
 """The client's requests, over real gRPC and HTTP, get the signatures' answers.
 
 Servers of this test stand in for TF Serving: they read the messages it reads, answer by the loaded
-SavedModel, and speak of errors as it does. Where tensorflow_model_server is installed, it is asked.
+SavedModel, and speak of errors as it does.
 """
 
 import ast
@@ -9,9 +9,6 @@ import base64
 import functools
 import json
 import re
-import shutil
-import subprocess
-import urllib.request
 from concurrent import futures
 from pathlib import Path
 
@@ -27,7 +24,7 @@ from albert_tf.storage.errors import UserError
 from export.serving import client
 from tests.export.stand_in import QuietHandler, serving
 from tests.export.task_models import call
-from tests.jobs import free_port, run, run_code, wait_for
+from tests.jobs import run, run_code
 
 SERVING = Path(client.__file__).parent
 TEXTS = {"text": ["The quick fox.", "Où sont-elles?"], "text_pair": ["Dogs run.", "北京"]}
@@ -42,11 +39,6 @@ def answer(loaded):
         return call(loaded.signatures[signature], inputs)
 
     return answer
-
-
-def decoded(entry):
-    """An object of JSON as TF Serving reads it: {"b64": ...} is bytes."""
-    return base64.b64decode(entry["b64"]) if entry.keys() == {"b64"} else entry
 
 
 # What the stand-ins saw: the label of each request, and the connection of each over gRPC.
@@ -80,11 +72,12 @@ def grpc_server(answer):
 
 @pytest.fixture(scope="module")
 def rest_server(answer):
+    def decoded(entry):  # as TF Serving reads JSON: {"b64": ...} is bytes
+        return base64.b64decode(entry["b64"]) if entry.keys() == {"b64"} else entry
+
     def predict(body):
-        values = {}
-        for name, array in answer(body["signature_name"], body["inputs"]).items():
-            is_text = array.dtype == object
-            values[name] = (np.char.decode(array.astype("S")) if is_text else array).tolist()
+        found = answer(body["signature_name"], body["inputs"]).items()
+        values = {name: client._texts(array.tolist()) for name, array in found}
         # The real one leaves a single output's name away.
         return {"outputs": values if len(values) > 1 else next(iter(values.values()))}
 
@@ -141,8 +134,6 @@ def test_no_server_another_or_no_tensor_is_one_clear_error(grpc_server, rest_ser
     }.items():
         with pytest.raises(UserError, match=message):
             client.ask_rest(server, TEXTS)
-    with pytest.raises(UserError, match=r"^options=.*expected equally many values in each row$"):
-        client.ask_grpc(grpc_server, {"options": [["Birds.", "Dogs."], ["A fox."]]})
 
 
 def test_bytes_and_arrays_are_asked_and_strings_come_back_as_text(ask, answer):
@@ -202,50 +193,3 @@ def test_the_model_config_is_one():
     # No port is open to other machines unless one says so.
     ports = re.findall(r'- "(.*):\d+:\d+"', compose)
     assert ports == ["127.0.0.1"] * 2 + ["${PROXY_ADDRESS:-127.0.0.1}"] * 2
-
-
-SERVER = shutil.which("tensorflow_model_server")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(SERVER is None, reason="no tensorflow_model_server on the path")
-@pytest.mark.parametrize("has_batching", [False, True])
-def test_tf_serving_itself(exported, answer, tmp_path, has_batching):
-    """Started with the flags and configs of compose.yaml, also with its commented flags."""
-    port, rest_port = free_port(), free_port()
-    url = f"http://127.0.0.1:{rest_port}"
-    for config in SERVING.glob("*.config"):
-        text = config.read_text().replace("/models/albert", str(exported.parent))
-        (tmp_path / config.name).write_text(text)
-    compose = (SERVING / "compose.yaml").read_text().replace("/config/", f"{tmp_path}/")
-    flags = re.findall(rf"(?m)^ *{'(?:# )?' if has_batching else ''}- (--\w+=\S+)", compose)
-    assert any("batching" in flag for flag in flags) == has_batching
-    process = subprocess.Popen([SERVER, f"--port={port}", f"--rest_api_port={rest_port}", *flags])
-
-    def is_ready():
-        try:
-            urllib.request.urlopen(f"{url}/v1/models/albert/labels/stable/metadata", timeout=60)
-        except OSError:
-            return False
-        return True
-
-    def check(ask):
-        for name, values in answer("serving_default", TEXTS).items():
-            np.testing.assert_allclose(ask(TEXTS)[name], values, rtol=1e-5, atol=1e-5)
-
-    try:
-        wait_for(is_ready, [process], timeout=300)
-        asks = (client.ask_grpc, f"127.0.0.1:{port}"), (client.ask_rest, url)
-        asks = [
-            functools.partial(*ask, label=label)
-            for ask in asks
-            for label in ("stable", "canary", None)
-        ]
-        with futures.ThreadPoolExecutor(8) as pool:  # as many at once as batches are made of
-            list(pool.map(check, asks * 4))
-        for ask in asks[0], asks[3]:
-            with pytest.raises(UserError, match="previous"):  # a label that models.config lacks
-                ask(TEXTS, label="previous")
-    finally:
-        process.terminate()
-        process.wait(30)

@@ -9,10 +9,9 @@ import pytest
 import tensorflow as tf
 
 import albert_tf
-from albert_tf.text.entities import find_entities
 from export import kinds, serving, verify
-from export.signatures import COMMON
-from export.verify import _LONG_TEXTS, _TEXTS, padded
+from export.signatures import COMMON, of_task
+from export.verify import _LONG_TEXTS, _TEXTS
 from pipelines import predict
 from pipelines.tasks.classification import Example
 from pipelines.tasks.embedding import EmbeddingExample
@@ -201,8 +200,8 @@ def test_the_table_of_signatures_in_the_readme_is_up_to_date():
     section = text.partition("\n## Signatures\n")[2].partition("\n## ")[0]
     found = [line for line in section.splitlines() if line.startswith("|")]
     kinds_of_row = {}
-    for kind, module in kinds.MODULES.items():
-        for name, signature in module.table.items():
+    for kind in kinds.MODULES:
+        for name, signature in of_task(kind, {"has_pairs": True}, 2).items():
             cells = (
                 "<br>".join(f"`{field}` {form}" for field, form in fields.items()) or "none"
                 for fields in (signature.inputs, signature.outputs)
@@ -328,31 +327,12 @@ def test_words_that_are_given(module_of, tmp_path):
     [path] = evaluate(TASKS["token_classifier"], tagger, examples, tmp_path)
     with open(path, encoding="utf-8") as file:
         lines = [line.split("\t") for line in file.read().splitlines() if line]
-    table = padded(rows)
+    table = tf.ragged.constant(rows).to_tensor().numpy()
     answers = serve(tagger, "words", words=table)
     shares = check_shares(TASKS["token_classifier"], tagger, examples, answers)
     assert shares.min() == 0 and shares[-1] > 0.01
-    is_word = table != ""
+    is_word = table != b""
     assert [label.decode() for label in answers["labels"][is_word]] == [row[1] for row in lines]
     expected = [float(row[2]) for row in lines]
     np.testing.assert_allclose(answers["probabilities"][is_word], expected, atol=2e-6)
     assert not answers["labels"][~is_word].any() and not answers["probabilities"][~is_word].any()
-
-
-def test_entities_in_the_graph_are_those_of_python(module_of):
-    """Any sequence of tags, those that no scheme allows among them."""
-    tagger = module_of("token_classifier")
-    rng = np.random.RandomState(0)
-    labels = tagger.served.task["labels"]
-    lengths = [0, 1, 9, 0, 0, 30, 1, 200, 0]
-    places = rng.randint(0, len(labels), sum(lengths)).astype(np.int32)
-    words = tf.RaggedTensor.from_row_lengths(tf.fill([sum(lengths)], "w"), lengths)
-    found = [part.to_list() for part in tagger._spans(words, tf.constant(places))]
-    begins = np.cumsum([0, *lengths])
-    for row, (begin, length) in enumerate(zip(begins, lengths)):
-        tags = [labels[place] for place in places[begin : begin + length]]
-        spans = [
-            (int(first - begin), int(last - begin) + 1, label.decode())
-            for first, last, label in zip(*(part[row] for part in found))
-        ]
-        assert spans == find_entities(tags)

@@ -9,6 +9,7 @@ import pytest
 
 from albert_tf.kinds import KINDS
 from albert_tf.text.packing import FEATURES
+from export import fixed_graph
 from export.onnx import convert
 from tests.builders import raises_one_line
 from tests.export.task_models import TASKS
@@ -44,7 +45,7 @@ def test_answers_are_equal(kind, changes, make_module, model_dir, tmp_path):
         layers = {"num_hidden_layers": 2, **changes}
         directory = make_module(task, scale=0.3, **layers).served.model_dir
     path = tmp_path / "out.onnx"
-    differences = convert(checkpoint=directory, output=str(path), kind=kind.partition(",")[0])
+    differences = convert(fixed_graph.load(directory, kind.partition(",")[0]), str(path))
     assert max(differences.values()) < 1e-4
     session = onnxruntime.InferenceSession(str(path))
     outputs = ("sequence_output", "pooled_output") if kind == "encoder" else (*differences,)
@@ -77,7 +78,7 @@ def test_bad_inputs_are_refused(quantize, make_module, tmp_path):
 
     module = make_module(TASKS["classifier"])
     path = tmp_path / "out.onnx"
-    convert(checkpoint=module.served.model_dir, output=str(path), quantize=quantize)
+    convert(module, str(path), quantize)
     session = onnxruntime.InferenceSession(str(path))
     ids = np.array([[2, 163, 3], [2, 5, 0]])
     good = dict(zip(FEATURES, (ids, np.array([[1, 1, 1], [1, 1, 0]]), ids % 2)))
@@ -95,7 +96,7 @@ def test_shared_weights_are_stored_once_and_what_an_application_needs(make_modul
     wide = {"hidden_size": 128, "num_hidden_layers": 9}
     module = make_module(TASKS["classifier"], scale=0.05, **wide)
     path, weights = tmp_path / "out/rte.onnx", module.model.variables
-    convert(checkpoint=module.served.model_dir, output=str(path))
+    convert(module, str(path))
     assert path.stat().st_size < sum(4 * v.shape.num_elements() for v in weights) + 50_000
     model = onnx.load(str(path))
     (query,) = (t for t in model.graph.initializer if t.name == "encoder/attention_0/query/kernel")
@@ -107,7 +108,7 @@ def test_shared_weights_are_stored_once_and_what_an_application_needs(make_modul
     assert described["vocab_file"] == "rte.onnx.spiece.model" and described["kind"] == "classifier"
     assert described == {entry.key: json.loads(entry.value) for entry in model.metadata_props}
 
-    differences = convert(checkpoint=module.served.model_dir, output=str(path), quantize=True)
+    differences = convert(module, str(path), quantize=True)
     assert 1e-4 < differences["probabilities"] < 0.2
     initializers = onnx.load(str(path)).graph.initializer
     int8 = [tensor for tensor in initializers if tensor.name.endswith("kernel_quantized")]
@@ -119,10 +120,10 @@ def test_shared_weights_are_stored_once_and_what_an_application_needs(make_modul
 
 
 @needs_packages
-def test_another_answer_is_refused(model_dir, tmp_path, monkeypatch):
+def test_another_answer_is_refused(module, tmp_path, monkeypatch):
     monkeypatch.setattr("export.onnx.LAYER_NORM_EPSILON", 0.5)
     with pytest.raises(ValueError, match=r"answers are \S+ from the model's, expected 0.0001 at"):
-        convert(checkpoint=str(model_dir), output=str(tmp_path / "out.onnx"))
+        convert(module, str(tmp_path / "out.onnx"))
     assert not list(tmp_path.iterdir())
 
 
@@ -131,14 +132,13 @@ def test_answers_by_an_op_that_is_not_converted_are_refused(module_of, tmp_path,
     answers = dataclasses.replace(KINDS["classifier"], answers=lambda x: {"probabilities": x - 1})
     monkeypatch.setitem(KINDS, "classifier", answers)
     with raises_one_line("^kind 'classifier': no ONNX op for Sub: add it to _OPS"):
-        directory = module_of("classifier").served.model_dir
-        convert(checkpoint=directory, output=str(tmp_path / "out.onnx"))
+        convert(module_of("classifier"), str(tmp_path / "out.onnx"))
 
 
-def test_a_missing_package_is_one_clear_error(model_dir, tmp_path, monkeypatch):
+def test_a_missing_package_is_one_clear_error(module, tmp_path, monkeypatch):
     def without(name, *arguments, **options):
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", without)
     with pytest.raises(ValueError, match=r"^onnx is missing: pip install 'albert_tf\[onnx\]'$"):
-        convert(checkpoint=str(model_dir), output=str(tmp_path / "out.onnx"))
+        convert(module, str(tmp_path / "out.onnx"))

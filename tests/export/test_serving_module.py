@@ -105,7 +105,8 @@ def test_a_model_of_one_segment_type_reads_no_pairs(model, module):
     module.model.create_variables()
     assert list(module.signatures["serving_default"].inputs) == ["text"]
     tokens = module.tokenize(tf.constant([SHORT, SHORT]), tf.constant(["", SHORT]))
-    assert module.pooled(**tokens)["error"].numpy().tolist() == [b"", b"segment_ids must be 0 to 0"]
+    errors = module.function("pooled")(**tokens)["error"].numpy()
+    assert errors.tolist() == [b"", b"segment_ids must be 0 to 0"]
 
 
 def test_masks_are_filled_as_in_python(loaded, model, tokenizer, monkeypatch):

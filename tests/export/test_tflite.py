@@ -14,6 +14,7 @@ from export import fixed_graph
 from export.tflite import convert
 from tests.builders import raises_one_line
 from tests.export.task_models import LABELS, TASKS
+from tests.jobs import run as run_program
 
 LENGTH = 19
 MASK = np.array([[1] * 11, [1] * 4 + [0] * 7, [1] * 9 + [0] * 2], np.int32)
@@ -22,27 +23,22 @@ KINDS = "pretraining classifier regressor multilabel multiple_choice token_class
 BEAMS = "question_answering, beams"
 
 
-def expected(kind, outputs):
+def expected(kind, outputs, names):
     if kind == "pretraining":
         order = tf.nn.log_softmax(outputs["sentence_order_logits"])
         return {"mlm_logits": outputs["masked_lm_logits"], "sop_log_probs": order}
-    if kind == "question_answering":
-        return {name: outputs[name] for name in ("start_logits", "end_logits")}
     if kind == "multiple_choice":
         return {"value": tf.reshape(outputs["logits"], [-1])}  # one row of 3 choices
-    if kind == "embedder":
-        return outputs
-    if kind == "regressor":
-        return {"value": outputs["logits"][:, 0]}
-    activation = tf.sigmoid if kind == "multilabel" else tf.nn.softmax
-    return {"probabilities": activation(outputs["logits"])}
+    if "logits" in outputs:
+        return fixed_graph.KINDS[kind].answers(outputs["logits"])
+    return {name: outputs[name] for name in names}
 
 
 @pytest.mark.parametrize("name", [*KINDS, "embedder", "embedder, cls", "question_answering, 2.0"])
 def test_answers_are_the_models(name, module_of):
     module, ids = module_of(name), dict(zip(FEATURES, (IDS, MASK, MASK * (np.arange(11) > 5))))
     answers = fixed_graph.answer(module, ids)
-    wanted = expected(module.served.kind, module.model(model_inputs(ids)))
+    wanted = expected(module.served.kind, module.model(model_inputs(ids)), answers)
     assert answers.keys() == wanted.keys()
     for output, values in wanted.items():
         for of_all, only, mask in zip(answers[output], values, MASK):
@@ -53,7 +49,7 @@ def test_answers_are_the_models(name, module_of):
 
 def test_a_pretrained_model_and_beams_have_the_graph_of_their_encoder(module_of):
     for name in ("pretraining", BEAMS):
-        assert fixed_graph.load(module_of(name).served.model_dir, None).served.kind == "encoder"
+        assert fixed_graph.load(module_of(name).served.model_dir).served.kind == "encoder"
     with pytest.raises(ValueError, match=r"^--kind=question_answering: .* take --kind=encoder$"):
         fixed_graph.load(module_of(BEAMS).served.model_dir, "question_answering")
 
@@ -87,7 +83,7 @@ def test_the_encoder_of_a_pretrained_model_answers_alike(model_dir, tmp_path):
     path = tmp_path / "float/model.tflite"
     trained = shutil.copytree(model_dir, tmp_path / "trained")
     (trained / "run.json").write_text(json.dumps({"max_seq_length": LENGTH}))
-    differences = convert(checkpoint=str(trained), output=str(path))
+    differences = convert(fixed_graph.load(str(trained)), str(path))
     names = {file.name for file in path.parent.iterdir()}
     endings = ("", ".json", ".spiece.model", ".tokenizer.json")
     assert names == {f"model.tflite{ending}" for ending in endings}
@@ -106,7 +102,7 @@ def test_a_classifier_in_int8_is_small_and_near(make_module, tmp_path):
     of_file = {}
     for quantize, most in ((False, 1e-5), (True, 0.05)):
         path = tmp_path / f"{quantize}.tflite"
-        found = convert(checkpoint=wide.served.model_dir, output=str(path), quantize=quantize)
+        found = convert(wide, str(path), quantize)
         assert found["probabilities"] < most
         of_file[quantize] = path.stat().st_size
     # Six layers of shared weights, stored once, and the graph. Were the gammas of the layer norms
@@ -119,7 +115,7 @@ def test_an_app_needs_the_files_beside_it_alone(make_module, tmp_path):
     """The steps of export/README.md, TFLite: a text to a label."""
     module = make_module(TASKS["classifier of texts"], max_seq_length=LENGTH)
     path = tmp_path / "toy.tflite"
-    convert(checkpoint=module.served.model_dir, output=str(path))
+    convert(module, str(path))
     described = json.loads((tmp_path / "toy.tflite.json").read_text())
     assert described["labels"] == list(LABELS) and described["has_pairs"] is False
     assert described["kind"] == "classifier"
@@ -139,3 +135,17 @@ def test_an_app_needs_the_files_beside_it_alone(make_module, tmp_path):
         )
         expected = tf.nn.softmax(module.model(tf.constant([pieces]))["logits"])
         np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("form", "flag", "formats"),
+    [
+        ("tflite", "dev_file=dev.csv", "openvino"),
+        ("onnx", "max_seq_length=16", "tflite"),
+        ("openvino", "quantize", "tflite, onnx"),
+    ],
+)
+def test_a_flag_of_another_format_is_refused(form, flag, formats):
+    given = f"--format={form}", "--checkpoint=a", "--output=b", f"--{flag}"
+    expected = f"does not apply to --format={form}, only to {formats}: remove it\n"
+    assert run_program("export.convert", *given, exit_code=2)[1].endswith(expected)
