@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-import math
+import sys
 from collections.abc import Iterator
 
 import tensorflow as tf
@@ -71,7 +71,7 @@ class AlbertConfig:
             is_whole = is_number and isinstance(value, int)
             if field.type is int and not (is_whole and value >= 1):
                 yield f"{field.name} is {shown(value)}, expected a whole number >= 1"
-            if field.type is float and not (is_number and 0 <= value < math.inf):
+            if field.type is float and not (is_number and 0 <= value <= sys.float_info.max):
                 yield f"{field.name} is {shown(value)}, expected a number >= 0"
             if field.name.endswith("_prob") and value >= 1:
                 yield f"{field.name} is {value!r}, expected 0 <= p < 1"

@@ -33,7 +33,7 @@ from absl import flags, logging
 
 from albert_tf.jobs import program
 from albert_tf.storage.errors import UserError
-from . import fixed_graph, onnx, openvino, tflite
+from . import fixed_graph, to_onnx, to_openvino, to_tflite
 from .kinds import MODULES
 
 FLAGS = flags.FLAGS
@@ -87,12 +87,12 @@ def main(_) -> None:
     tf.get_logger().setLevel("ERROR")
     module = fixed_graph.load(FLAGS.checkpoint, FLAGS.kind, FLAGS.max_seq_length)
     if FLAGS.format == "tflite":
-        tflite.convert(module, FLAGS.output, FLAGS.quantize)
+        to_tflite.convert(module, FLAGS.output, FLAGS.quantize)
     elif FLAGS.format == "onnx":
-        onnx.convert(module, FLAGS.output, FLAGS.quantize)
+        to_onnx.convert(module, FLAGS.output, FLAGS.quantize)
     else:
         tables = FLAGS.calibration_file, FLAGS.dev_file
-        openvino.convert(module, FLAGS.output, *tables, FLAGS.max_accuracy_loss)
+        to_openvino.convert(module, FLAGS.output, *tables, FLAGS.max_accuracy_loss)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,12 @@ def evaluate(settings: Evaluation) -> dict:
             f"{record_dir!r} has no {split} records: write records of more text or with a larger "
             "--heldout_fraction. If the run was not trained on these records, pass --split=train"
         )
-    program.check_max_seq_length(options.max_seq_length, config.max_position_embeddings)
+    longest, rows = options.max_seq_length, config.max_position_embeddings
+    if longest > rows:
+        raise UserError(
+            f"{record_dir!r} has segments of up to {longest} pieces, but the position table of the "
+            f"model has {rows} rows: write records with --max_seq_length={rows}"
+        )
     if split == "heldout":
         check_heldout_split(model_dir, manifest.heldout_split)
     model = pretrained.load(opened, tokenizer)[0]

@@ -1,4 +1,4 @@
-"""The main job on a tiny corpus, program by program, with a SIGKILL in the middle of training."""
+"""The main job on a tiny corpus, program by program."""
 
 import dataclasses
 import json
@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from absl.flags import FLAGS
 
-from albert_tf.checkpoints import model_directory
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import program
-from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.tokenization import AlbertTokenizer
 from pipelines import pretrain
 from pipelines.data.records import Manifest
+from tests.builders import write_pretrained
 from tests.jobs import assert_same_bits, log, pretrain_flags, run, weights
 
 
@@ -173,7 +172,7 @@ def test_everything_at_once(work):
 
 @pytest.fixture(scope="module")
 def wrong_directories(work):
-    """Records whose segments have one sentence each; models that no run here can begin with."""
+    """Records whose segments have one sentence each; files that no run here can begin with."""
     shutil.copytree(work / "records", work / "no_order")
     manifest = Manifest.read(str(work / "records"))
     dataclasses.replace(manifest, segments_with_order=0).write(str(work / "no_order"))
@@ -182,15 +181,7 @@ def wrong_directories(work):
     other = work / "renamed_piece.model"
     piece = max(map(tokenizer.id_to_piece, range(tokenizer.vocab_size)), key=len).encode()
     other.write_bytes(tokenizer.vocabulary.model_bytes.replace(piece, b"#" * len(piece)))
-    directories = {
-        "unshared": (dataclasses.replace(config, parameter_sharing="none"), tokenizer),
-        "other_vocabulary": (config, AlbertTokenizer(str(other))),
-    }
-    for name, (shape, vocabulary) in directories.items():
-        model = AlbertForPreTraining(shape)
-        model.create_variables()
-        model_directory.save(model, str(work / name))
-        vocabulary.save(str(work / name))
+    write_pretrained(work / "unshared", work / "vocabulary.model", parameter_sharing="none")
     (work / "huggingface").mkdir()
     for name in ("config.json", "model.safetensors"):
         (work / "huggingface" / name).write_text("{}")
@@ -214,7 +205,7 @@ def wrong_directories(work):
         ({"model_dir": "{work}/model", "learning_rate": 0.03}, "learning_rate 0.02 there, 0.03 he"),
         ({"init_checkpoint": "{work}/huggingface"}, "a model of Hugging Face's form: convert"),
         ({"init_checkpoint": "{work}/unshared"}, "(parameter_sharing 'none' there, 'all' here)"),
-        ({"init_checkpoint": "{work}/other_vocabulary"}, "(vocabulary '"),
+        ({"init_checkpoint": "{pretrained}"}, "(vocabulary '"),
         ({"early_stopping_evaluations": 2}, "give --eval_steps"),
         ({"gradient_accumulation_steps": 4}, "18 does not divide among 1 replicas"),
         ({"unpad": "true", "jit_compile": "true"}, "not for TPUs, and not with --jit_compile"),
@@ -224,8 +215,9 @@ def wrong_directories(work):
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 @pytest.mark.usefixtures("model_dir", "wrong_directories", "pretraining_flags")
-def test_bad_input_to_pretrain(work, changes, message):
-    given = [f"--{name}={value}".format(work=work) for name, value in changes.items()]
+def test_bad_input_to_pretrain(work, pretrained, changes, message):
+    places = {"work": work, "pretrained": pretrained}
+    given = [f"--{name}={value}".format(**places) for name, value in changes.items()]
     FLAGS(["", *pretrain_flags(work, work / "bad"), *given])
     before = sorted(work.rglob("*"))
     with pytest.raises(ValueError, match=re.escape(message)) as error:

@@ -60,8 +60,8 @@ DOORS = {
     "matplotlib": {"albert_tf/jobs/pictures.py"},
     "transformers": set(),
     "huggingface_hub": set(),  # albert_tf/checkpoints/hub.py imports it by its name
-    "onnx": {"export/onnx.py"},
-    "onnxruntime": {"export/onnx.py"},
+    "onnx": {"export/to_onnx.py"},
+    "onnxruntime": {"export/to_onnx.py"},
     "openvino": {"export/openvino_graph.py"},
     "openvino_tokenizers": {"export/openvino_graph.py"},
     "torch": {"albert_tf/checkpoints/huggingface.py"},

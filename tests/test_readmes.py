@@ -176,15 +176,9 @@ def hard_words(text):
 
 
 def long_sentences(text):
-    """A blank line, a row of a table and a line with less indent end a sentence, too."""
-    parts, indent = [""], 0
-    for line in QUOTED.sub("x", text).splitlines():
-        margin, is_row = len(line) - len(line.lstrip()), re.search(r"\S {2,}\S", line)
-        parts += [""] if not line or is_row or margin < indent else []
-        parts[-1] += "" if is_row else f"{line} "
-        indent = margin
-    found = [s for part in parts for s in re.split(r"(?<=[.:;?!])\s", part)]
-    return [s for s in found if len(s.split()) > MAX_WORDS]
+    """A blank line, a command and a row of a table end a sentence, too."""
+    ends = r"(?<=[.:;?!])\s|\n\s*\n|\n *(?=python )|\S {2,}\S.*"
+    return [s for s in re.split(ends, QUOTED.sub("x", text)) if len(s.split()) > MAX_WORDS]
 
 
 def test_pages():

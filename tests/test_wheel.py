@@ -100,7 +100,7 @@ runpy.run_module(module, None, "__main__", alter_sys=True)
 def test_programs_are_modules_of_albert_tf(site):
     out, _ = run_code(HELP, str(site), "albert_tf.pipelines.train_vocab")
     assert "\n  albert train_vocab --input_file" in out and "python -m" not in out
-    assert run_code(HELP, str(site), "albert_tf.jobs.command")[0].count("\n  ") == 16
+    assert run_code(HELP, str(site), "albert_tf.jobs.command")[0].count("\n  ") == 14
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Turns the logits of one text, pair or piece into probabilities, numbers and labels.
 
 The first functions are values of Kind.answers. They map logits [..., width], float32 or float64, to
-a dict of named outputs. export/onnx.py converts their TensorFlow ops.
+a dict of named outputs. export/to_onnx.py converts their TensorFlow ops.
 """
 
 from collections.abc import Mapping, Sequence

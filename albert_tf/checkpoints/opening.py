@@ -174,6 +174,9 @@ def _refuse(path: str, formats: Collection[str]) -> NoReturn:
         if seeds := files.find(os.path.join(directory, ""), "seed_*"):
             raise UserError(f"{path!r} has a model of each seed: name one, such as {seeds[0]!r}")
     versions.refuse_parent(path)
+    owner = os.path.dirname(path)
+    if owner and tf.io.gfile.exists(os.path.join(owner, model_directory.TASK_FILE)):
+        raise UserError(f"{path!r} is a part of the fine-tuned model {owner!r}: name {owner!r}")
     expected = "; ".join(FORMATS[name][0] for name in formats)
     raise UserError(f"{path!r} is no model: expected {expected}")
 

@@ -202,7 +202,7 @@ def _parse_flags(argv: list[str]) -> list[str]:
 
 def is_user_error(error: Exception) -> bool:
     """Returns whether to show only the message of `error` to the user, without a traceback."""
-    if isinstance(error, (OSError, UserError)) or type(error).__name__ in _FILE_ERRORS:
+    if isinstance(error, (MemoryError, OSError, UserError)) or type(error).__name__ in _FILE_ERRORS:
         return True
     # TensorFlow raises various errors if an object store rejects a call, fails, is unreachable or
     # has no plugin. Bugs raise the same classes, so the message must come from an object store.
@@ -212,7 +212,7 @@ def is_user_error(error: Exception) -> bool:
 
 def _message(error: Exception) -> str:
     # Without the name of the TensorFlow op.
-    text = re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", str(error))
+    text = re.sub(r"{{.*?}} ?| \[Op:\w+\]", "", str(error) or repr(error))
     if message := store_error(text):
         return message
     if is_disk_full(error):

@@ -83,6 +83,7 @@ def ask_rest(
         request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as response:
             outputs = json.load(response)["outputs"]
+        return decoded(outputs if isinstance(outputs, dict) else {"outputs": outputs})
     except urllib.error.HTTPError as error:
         reply = " ".join(error.read(2000).decode("utf-8", "replace").split())  # JSON, or a page
         raise UserError(f"{url}: {error.code} {error.reason}: {reply}") from error
@@ -90,7 +91,6 @@ def ask_rest(
     except (http.client.HTTPException, OSError, LookupError, TypeError, ValueError) as error:
         hint = "expected TF Serving's REST API there; for its gRPC port leave http:// out"
         raise UserError(f"{url}: {error!r}: {hint}") from error
-    return decoded(outputs) if isinstance(outputs, dict) else {"outputs": outputs}
 
 
 def decoded(outputs: dict[str, list]) -> dict[str, list]:

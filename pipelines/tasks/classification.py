@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -63,6 +62,16 @@ class Example(AnyExample):
         return {"text": self.text, **pair}
 
 
+@dataclasses.dataclass(frozen=True)
+class Answering:
+    """How probabilities become answers. See Decision, and ClassificationTask.answers (`top_k`)."""
+
+    temperature: float = 1.0
+    min_probability: float = 0.0
+    label_thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    top_k: int = 5
+
+
 class ClassificationTask(LabelledTask):
     """Predicts a label or a number for each text or pair of texts.
 
@@ -75,16 +84,13 @@ class ClassificationTask(LabelledTask):
       quoting: see Task.quoting.
 
     Attributes:
-      temperature, min_probability, label_thresholds: see Decision.
-      top_k: see `_probability_columns`.
+      answering: see Answering.
       label_weights: float32 [labels], loss weights of the labels; see `weighted`. None: all are 1.
     """
 
     fields: ClassVar = {"text": "text", "label": "label", "text_pair": None, "id": None}
     stored: ClassVar[tuple[str, ...]] = ("labels", "metrics", "quoting", "is_regression")
     block_size = 4000
-    temperature, min_probability, top_k = 1.0, 0.0, 5
-    label_thresholds: Mapping[str, float] = MappingProxyType({})
 
     def __init__(
         self,
@@ -100,6 +106,7 @@ class ClassificationTask(LabelledTask):
         super().__init__(name, files, columns, labels)
         self.quoting = quoting
         self.class_weights = class_weights
+        self.answering = Answering()
         self.label_weights: np.ndarray | None = None
         self.is_regression = is_regression
         self.metrics = metrics or (
@@ -122,8 +129,8 @@ class ClassificationTask(LabelledTask):
                 if description["has_pairs"]
                 else "--text_pair_column: the model reads single texts: remove it"
             )
-        for name in ("temperature", "min_probability", "label_thresholds", "top_k"):
-            setattr(task, name, description.get(name, getattr(task, name)))
+        names = {field.name for field in dataclasses.fields(Answering)}
+        task.answering = Answering(**{name: description[name] for name in names & {*description}})
         return task
 
     @functools.cached_property
@@ -231,7 +238,7 @@ class ClassificationTask(LabelledTask):
         columns = id_and_label(examples, self.as_cell)
         exact: dict[str, Any] = {"part": [example.part for example in examples]}
         answers = KINDS[self.description().model["kind"]].answers
-        probabilities = final_answers(answers, features, outputs, self.temperature)
+        probabilities = final_answers(answers, features, outputs, self.answering.temperature)
         if self.is_regression:
             numbers = [*probabilities.astype(np.float32)]
             # Use the shortest decimal number that rounds to the same float32.
@@ -255,7 +262,7 @@ class ClassificationTask(LabelledTask):
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels, formatted for the output files."""
         with on_host():  # between equal probabilities, the first label on every device
-            found = best_labels(probabilities, self.labels, self.min_probability)
+            found = best_labels(probabilities, self.labels, self.answering.min_probability)
         return [label.decode() for label in found.numpy()]
 
     def _probability_columns(self, probabilities: np.ndarray) -> dict[str, list]:
@@ -269,7 +276,7 @@ class ClassificationTask(LabelledTask):
             for label, of_label in zip(self.labels, written.T, strict=True):
                 columns[f"probability_{label}"] = of_label.tolist()
             return columns
-        best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self.top_k]
+        best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : self.answering.top_k]
         for rank, places in enumerate(best.T, start=1):
             columns[f"label_{rank}"] = [self.labels[place] for place in places]
             of_rank = np.take_along_axis(written, places[:, np.newaxis], axis=1)[:, 0]
@@ -294,12 +301,12 @@ class ClassificationTask(LabelledTask):
                 predictions.append(self.place_of[row["prediction"]])
         found = np.array(labels), np.array(predictions)
         result = {name: float(METRICS[name](*found)) for name in self.metrics if labels}
-        if self.min_probability and total:
+        if self.answering.min_probability and total:
             result["answered"] = len(labels) / total
         return result
 
     def _is_answered(self, row: dict) -> bool:
-        return not self.min_probability or row["prediction"] != UNSURE
+        return not self.answering.min_probability or row["prediction"] != UNSURE
 
     def intervals(self, rows: Iterable[dict]) -> dict[str, list[float]]:
         """See Task.intervals. Empty for regression; skips unsure predictions and rows of a part."""

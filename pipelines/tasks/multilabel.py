@@ -34,7 +34,7 @@ class MultiLabelTask(ClassificationTask):
     """Predicts zero or more labels per example, with one sigmoid per label.
 
     A label is predicted if its probability is at least 0.5, or at least the threshold that
-    `label_thresholds` sets for this label.
+    `answering.label_thresholds` sets for this label.
 
     A cell contains labels separated by `label_separator`. An empty cell means no label. In JSON and
     Parquet, the value may also be a whole number or a list. Example.label is a tuple of labels.
@@ -130,7 +130,7 @@ class MultiLabelTask(ClassificationTask):
     def predictions(self, probabilities: np.ndarray) -> list[str]:
         """Returns the predicted labels of each row, joined with the separator."""
         with on_host():
-            found = labels_above(probabilities, self.labels, self.label_thresholds)
+            found = labels_above(probabilities, self.labels, self.answering.label_thresholds)
         return self.as_cells(found.numpy())
 
     def as_cells(self, answers: np.ndarray) -> list[str]:

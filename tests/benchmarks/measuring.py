@@ -16,17 +16,17 @@ from pathlib import Path
 
 from absl import flags
 
-CEILING_SIZE = 2048
+_CEILING_SIZE = 2048
 _CEILING_SECONDS = 3.0
 
 
 def product_rates(product: Callable[[], object]) -> list[float]:
-    """Multiplies two matrices of CEILING_SIZE for some seconds; returns each rate in GFLOP/s."""
+    """Multiplies two matrices of 2048 x 2048 for some seconds; returns each rate in GFLOP/s."""
     product()
     until = time.perf_counter() + _CEILING_SECONDS
     rates = []
     while not rates or time.perf_counter() < until:
-        rates.append(2e-9 * CEILING_SIZE**3 / seconds(product))
+        rates.append(2e-9 * _CEILING_SIZE**3 / both_seconds(product)[0])
     return rates
 
 
@@ -35,7 +35,7 @@ def tensorflow_product(dtype: str = "float32") -> Callable[[], object]:
     import tensorflow as tf
 
     product = tf.function(tf.matmul)
-    a, b = tf.cast(tf.random.normal([2, CEILING_SIZE, CEILING_SIZE]), dtype)
+    a, b = tf.cast(tf.random.normal([2, _CEILING_SIZE, _CEILING_SIZE]), dtype)
     return lambda: product(a, b)
 
 
@@ -43,15 +43,8 @@ def torch_product(dtype: str = "float32") -> Callable[[], object]:
     """Returns torch's matrix product, for product_rates."""
     import torch
 
-    a, b = torch.randn(2, CEILING_SIZE, CEILING_SIZE).to(getattr(torch, dtype))
+    a, b = torch.randn(2, _CEILING_SIZE, _CEILING_SIZE).to(getattr(torch, dtype))
     return lambda: torch.mm(a, b)
-
-
-def seconds(function: Callable[[], object]) -> float:
-    """Returns the wall time of a call."""
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began
 
 
 def both_seconds(function: Callable[[], object]) -> tuple[float, float]:
@@ -70,55 +63,48 @@ def peak_megabytes() -> int:
     return 1024 * int(re.search(r"VmHWM:\s*(\d+) kB", status)[1]) // 1_000_000
 
 
-def define_sides(names: Iterable[str], what: str = "What to measure.") -> None:
+def define_sides(names: Iterable[str]) -> None:
     """Defines --sides; the default is all sides."""
-    flags.DEFINE_list("sides", list(names), what)
+    flags.DEFINE_list("sides", list(names), "What to measure.")
     flags.register_validator("sides", set(names).issuperset, f"expected some of {', '.join(names)}")
 
 
-def measure_in_turn(module: str, rounds: int, cases: Iterable[tuple]) -> dict[tuple, list[dict]]:
-    """Runs a benchmark in fresh processes; prints and returns the lines of each case.
+def measure_in_turn(module: str, rounds: int, cases: Iterable[Iterable[str]]) -> None:
+    """Runs a benchmark in fresh processes; prints their JSON lines, and medians over the rounds.
 
-    A case is a side and additional flags for its process. A side that cannot be measured is tried
-    once.
+    A case is a side and additional flags for its process. A side that fails is tried once.
     """
-    lines, missing = collections.defaultdict(list), set()
-    for _, case in itertools.product(range(rounds), cases):
-        side, *options = case
-        if side in missing:
+    lines, failed = collections.defaultdict(list), set()
+    for _, (side, *options) in itertools.product(range(rounds), cases):
+        if side in failed:
             continue
         command = [sys.executable, "-m", module, *sys.argv[1:], f"--sides={side}", *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
+            failed.add(side)
             reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            line = {"side": side, "skipped": f"exit code {done.returncode}: {reason}"}
+            print(f"{side} is left out: exit code {done.returncode}: {reason}", flush=True)
         else:
-            line = json.loads(done.stdout.splitlines()[-1])
-        print(json.dumps(line), flush=True)
-        if "skipped" in line:
-            missing.add(side)
-        else:
-            lines[case].append(line)
-    return lines
-
-
-def median(lines: Iterable[dict], name: str) -> float:
-    """Returns the median of one value over the lines of several processes."""
-    return statistics.median(line[name] for line in lines)
-
-
-def print_table(columns: dict[str, str], rows: Iterable[Iterable]) -> None:
-    """Prints rows; `columns` maps titles to formats (".2f"; "" for words). None is no value."""
-    formats = columns.values()
-    cells = [
-        ["-" if value is None else format(value, form) for value, form in zip(row, formats)]
-        for row in rows
-    ]
-    widths = [max(map(len, column)) for column in zip(columns, *cells)]
-    print()
-    for line in [list(columns), *cells]:
-        aligned = [
-            cell.rjust(width) if form else cell.ljust(width)
-            for cell, width, form in zip(line, widths, formats)
+            line = done.stdout.splitlines()[-1]
+            print(line, flush=True)
+            lines[(side, *options)].append(json.loads(line))
+    print_table(
+        [
+            {
+                name: value
+                if isinstance(value, str)
+                else statistics.median(of[name] for of in found)
+                for name, value in found[0].items()
+            }
+            for found in lines.values()
         ]
-        print("  ".join(aligned).rstrip())
+    )
+
+
+def print_table(rows: list[dict]) -> None:
+    """Prints rows of words and numbers, all with the same keys, which are the titles."""
+    cells = [[v if isinstance(v, str) else f"{v:.5g}" for v in row.values()] for row in rows]
+    cells = [[*row] for row in rows[:1]] + cells
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    for line in [[], *cells]:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)))

@@ -1,4 +1,4 @@
-"""Compares the training step of albert_base with other libraries: forward, backward, clip, update.
+"""Compares the training step of albert_base with Hugging Face's: forward, backward, clip, update.
 
 Runs on the CPU without dropout. The sides run in turn, each in a fresh process. The process also
 measures the ceiling: the best rate of its library's product of two 2048 x 2048 matrices, in the
@@ -6,46 +6,35 @@ side's dtype, right before and after the steps. Prints one JSON line per process
 over the rounds. Sides whose packages are missing are skipped.
 
 ours, ours_recompute: the step of pipelines.pretrain in its loop, with batches from tf.data and LAMB
-huggingface_tf: Hugging Face's model in the same loop, with the same losses and LAMB
-huggingface_torch_gathered and ..._compiled: see train_step_peers; with AdamW
+huggingface_torch, ..._compiled: see the function huggingface_torch; with AdamW
 ..._bfloat16: with --mixed_precision=bfloat16, or torch's autocast; the other sides use float32
 
-tests.benchmarks.flops counts the operations of all sides. Additional work of a side (logits of
-all positions, unused positions of the last block, recomputed blocks) does not count. "whole" counts
-the last block at all positions, which all sides but ours compute. The ceiling is a best rate, but
-the rate of a step is a median. Therefore "sgemm's" states the median rate of sgemm, too.
+The operations are those of our model's matrix products. Additional work of a side (logits of all
+positions, unused positions of the last block, recomputed blocks) does not count.
 
 Example:
   python -m tests.benchmarks.train_step --rounds=3 --steps=5
 """
 
-import itertools
 import json
 import os
-import re
+import shutil
 import statistics
 from collections.abc import Callable
-from importlib import metadata
-from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import flags
 
 from albert_tf.jobs import program
-from tests.benchmarks import train_step_peers as peers
 from tests.benchmarks.measuring import (
     both_seconds,
     define_sides,
     measure_in_turn,
-    median,
     peak_megabytes,
-    print_table,
     product_rates,
     tensorflow_product,
+    torch_product,
 )
-
-if TYPE_CHECKING:
-    from pipelines.training.settings import PretrainingSettings
 
 FLAGS = flags.FLAGS
 
@@ -53,25 +42,11 @@ _SIDES = (
     "ours",
     "ours_bfloat16",
     "ours_recompute",
-    "huggingface_torch_gathered_compiled",
-    "huggingface_torch_gathered_bfloat16",
-    "huggingface_torch_gathered_compiled_bfloat16",
-    "huggingface_tf",
-    "huggingface_tf_bfloat16",
+    "huggingface_torch_compiled",
+    "huggingface_torch_bfloat16",
+    "huggingface_torch_compiled_bfloat16",
 )
 _WARM_UP_STEPS = 2
-# Name of a value -> title and format of its column.
-_FIGURES = {
-    "sequences_per_second": ("seq/s", ".2f"),
-    "gflop_per_second": ("GFLOP/s", ".0f"),
-    "ceiling_gflop_per_second": ("ceiling", ".0f"),
-    "ceiling_share": ("of it", ".1%"),
-    "whole_ceiling_share": ("whole", ".1%"),
-    "sgemm_ceiling_share": ("sgemm's", ".1%"),
-    "peak_gigabytes": ("peak, GB", ".2f"),
-    "step_seconds": ("step, s", ".3f"),
-    "step_processor_seconds": ("CPU, s", ".3f"),
-}
 
 
 def define_flags() -> None:
@@ -83,76 +58,42 @@ def define_flags() -> None:
     flags.DEFINE_integer("rounds", 3, "Processes of each side and shape.", lower_bound=1)
     flags.DEFINE_integer("steps", 5, "Steps that count in a process.", lower_bound=1)
     flags.DEFINE_bool("in_this_process", False, "Measure here, once: what the processes do.")
-    flags.register_validator(
-        "shapes",
-        lambda shapes: all(re.fullmatch(r"[1-9]\d*(x[1-9]\d*){2}", shape) for shape in shapes),
-        "expected LENGTHxBATCHxPREDICTIONS, such as 128x16x20",
-    )
 
 
 def main(_) -> None:
     """Reads the flags."""
     if FLAGS.in_this_process:
-        for shape, side in itertools.product(FLAGS.shapes, FLAGS.sides):
-            print(json.dumps(measure(side, shape, FLAGS.steps)), flush=True)
-    else:
-        compare(FLAGS.shapes, FLAGS.sides, FLAGS.rounds)
-
-
-def compare(shapes: list[str], sides: list[str], rounds: int) -> None:
-    """Prints the lines of all processes and a table."""
-    options = [(f"--shapes={shape}", "--in_this_process") for shape in shapes]
-    cases = [(side, *of_shape) for of_shape in options for side in sides]
-    lines = measure_in_turn("tests.benchmarks.train_step", rounds, cases)
-    rows = []
-    for (side, *of_shape), found in lines.items():
-        ours = lines.get(("ours", *of_shape))
-        step = median(found, "step_seconds")
-        factor = step / median(ours, "step_seconds") if ours else None
-        figures = [median(found, name) for name in _FIGURES]
-        rows.append([found[0]["shape"], side, *figures, factor])
-    print_table({"shape": "", "side": "", **dict(_FIGURES.values()), "of ours": ".2f"}, rows)
+        (shape,), (side,) = FLAGS.shapes, FLAGS.sides
+        print(json.dumps(measure(side, shape, FLAGS.steps)), flush=True)
+        return
+    options = [(f"--shapes={shape}", "--in_this_process") for shape in FLAGS.shapes]
+    cases = [(side, *of_shape) for of_shape in options for side in FLAGS.sides]
+    measure_in_turn("tests.benchmarks.train_step", FLAGS.rounds, cases)
 
 
 def measure(side: str, shape: str, steps: int) -> dict:
-    """Measures one side in this process; returns figures, or why the side cannot be measured."""
+    """Measures one side in this process."""
     seq_length, batch_size, predictions = map(int, shape.split("x"))
-    try:
-        step, product = make_side(side, make_batch(seq_length, batch_size, predictions))
-    except ImportError as error:
-        reason = str(error).strip().splitlines()[0]
-        return {"side": side, "shape": shape, "skipped": reason}
+    batch = make_batch(seq_length, batch_size, predictions)
+    step, product = make_side(side, batch)
     first_loss, *_ = (step() for _ in range(_WARM_UP_STEPS))
     rates = product_rates(product)
     times, processor_times = zip(*(both_seconds(step) for _ in range(steps)))
-    rates += product_rates(product)
-    ceiling = max(rates)
+    ceiling = max(rates + product_rates(product))
     # Before TensorFlow is imported to count operations: it would add to the memory of a torch side.
     peak = peak_megabytes()
-    libraries = ["torch" if "torch" in side else "tensorflow"]
-    libraries += ["transformers"] if side.startswith("huggingface") else []
     step_seconds = statistics.median(times)
-    asked, whole = (
-        1e-9 * batch_size * flops_per_example(seq_length, predictions, all_of_it) / step_seconds
-        for all_of_it in (False, True)
-    )
     return {
-        "side": side,
         "shape": shape,
-        "libraries": [f"{name} {metadata.version(name)}" for name in libraries],
-        "cpus": len(os.sched_getaffinity(0)),
-        "steps": steps,
+        "side": side,
         # About ln 30000 + ln 2 = 11.0 if a side computes the right loss.
-        "first_loss": round(first_loss, 3),
-        "step_seconds": round(step_seconds, 4),
-        "step_processor_seconds": round(statistics.median(processor_times), 4),
-        "sequences_per_second": round(batch_size / step_seconds, 3),
-        "gflop_per_second": round(asked, 1),
-        "ceiling_gflop_per_second": round(ceiling, 1),
-        "ceiling_share": round(asked / ceiling, 4),
-        "whole_ceiling_share": round(whole / ceiling, 4),
-        "sgemm_ceiling_share": round(statistics.median(rates) / ceiling, 4),
-        "peak_gigabytes": peak / 1e3,
+        "first loss": round(first_loss, 3),
+        "seq/s": round(batch_size / step_seconds, 3),
+        "CPU, s": round(statistics.median(processor_times), 4),
+        "ceiling, GFLOP/s": round(ceiling, 1),
+        "of it": round(1e-9 * operations_of_a_step(batch) / step_seconds / ceiling, 4),
+        "peak, GB": peak / 1e3,
+        "CPUs": len(os.sched_getaffinity(0)),
     }
 
 
@@ -162,7 +103,7 @@ def make_side(
     """Returns a training step that returns its loss, and the matrix product for the ceiling."""
     dtype = "bfloat16" if side.endswith("_bfloat16") else "float32"
     if side.startswith("huggingface_torch"):
-        return peers.huggingface_torch(batch, "_compiled" in side, dtype)
+        return huggingface_torch(batch, "_compiled" in side, dtype)
     # Imported here, because TensorFlow would add to the memory of a torch side.
     import tensorflow as tf
 
@@ -180,12 +121,8 @@ def make_side(
     )
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     with strategy.scope(), precision(settings.mixed_precision):
-        if side.startswith("huggingface_tf"):
-            model = peers.huggingface_tf()
-        else:
-            config = AlbertConfig.named("albert_base")
-            model = AlbertForPreTraining(config, recompute=side == "ours_recompute")
-        model({name: rows[:1] for name, rows in batch.items()})  # creates the variables
+        model = AlbertForPreTraining(AlbertConfig.named("albert_base"), side == "ours_recompute")
+        model.create_variables()
         run = step_of_pretraining(settings, strategy, model, batch)
 
     def step() -> float:
@@ -195,12 +132,70 @@ def make_side(
     return step, tensorflow_product(dtype)
 
 
-def step_of_pretraining(
-    settings: "PretrainingSettings", strategy, model, batch: dict[str, np.ndarray]
-) -> Callable[[int], dict]:
+def huggingface_torch(
+    batch: dict[str, np.ndarray], compiled: bool, dtype: str
+) -> tuple[Callable[[], float], Callable[[], None]]:
+    """Returns a training step of AlbertForPreTraining, and the matrix product for the ceiling.
+
+    Logits are computed at the predicted positions only. The optimizer is torch's fused AdamW after
+    clip_grad_norm_, which is less work than LAMB.
+
+    Args:
+      batch: arrays in the format of our model.
+      compiled: whether torch.compile compiles forward pass and loss.
+      dtype: bfloat16 computes products under torch.autocast.
+
+    Raises:
+      ImportError: if torch, transformers or the compiler is missing.
+    """
+    os.environ["USE_TORCH"] = "1"  # then transformers does not import TensorFlow
+    import torch
+    from transformers import AlbertConfig, AlbertForPreTraining
+
+    if compiled and not (os.environ.get("CXX") or shutil.which("g++")):
+        raise ImportError("no g++, and torch.compile needs a C++ compiler")
+    # As published for albert-base-v2; others are defaults.
+    sizes = {"vocab_size": 30_000, "hidden_size": 768, "intermediate_size": 3072}
+    sizes.update(num_attention_heads=12, hidden_act="gelu_new")
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
+    model = AlbertForPreTraining(AlbertConfig(**sizes, **dict.fromkeys(names, 0.0))).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+    tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+    inputs = {
+        "input_ids": tensors["input_word_ids"],
+        "attention_mask": tensors["input_mask"],
+        "token_type_ids": tensors["input_type_ids"],
+    }
+    positions, labels = tensors["masked_lm_positions"].long(), tensors["masked_lm_ids"].long()
+    order = tensors["sentence_order_labels"].long()
+
+    def loss_of():
+        encoded = model.albert(**inputs)
+        index = positions[:, :, None].expand(-1, -1, model.config.hidden_size)
+        logits = model.predictions(encoded.last_hidden_state.gather(1, index))
+        masked_lm = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        order_logits = model.sop_classifier(encoded.pooler_output)
+        return masked_lm + torch.nn.functional.cross_entropy(order_logits, order)
+
+    if compiled:
+        loss_of = torch.compile(loss_of, dynamic=False)
+
+    def step() -> float:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+            loss = loss_of()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.item()
+
+    return step, torch_product(dtype)
+
+
+def step_of_pretraining(settings, strategy, model, batch: dict) -> Callable[[int], dict]:
     """Returns run(steps) -> totals: the loop that pipelines.training.train_loop runs on the device.
 
-    Call it in the scope of the strategy. `model` is ours or a Peer, and has its variables.
+    Call it in the scope of the strategy. `model` has its variables.
     """
     import tensorflow as tf
 
@@ -247,20 +242,28 @@ def make_batch(
     }
 
 
-def flops_per_example(seq_length: int, predictions: int, whole_last_block: bool) -> int:
-    """Returns the operations that tests.benchmarks.flops counts for albert_base."""
+def operations_of_a_step(batch: dict[str, np.ndarray]) -> int:
+    """Counts the floating-point operations of albert_base's matrix products in a training step.
+
+    The backward pass takes twice as many as the forward pass. Padding positions are included.
+
+    Source: Kaplan et al. 2020, section 2.1 (6 operations per parameter and token), plus the
+    products inside attention.
+    """
     import tensorflow as tf
+    from tensorflow.python.framework.ops import get_stats_for_node_def
 
     from albert_tf.config import AlbertConfig
     from albert_tf.models import AlbertForPreTraining
-    from tests.benchmarks.flops import training_flops_per_example
 
-    with tf.Graph().as_default():
-        model = AlbertForPreTraining(AlbertConfig.named("albert_base"))
-        model.create_variables()
-        return training_flops_per_example(
-            model, seq_length, predictions, hidden_states=whole_last_block
-        )
+    with tf.Graph().as_default() as graph:
+        AlbertForPreTraining(AlbertConfig.named("albert_base"))(batch)
+    forward = [
+        get_stats_for_node_def(graph, operation.node_def, "flops").value
+        for operation in graph.get_operations()
+        if operation.type in ("MatMul", "BatchMatMulV2")
+    ]
+    return 3 * sum(forward)
 
 
 if __name__ == "__main__":

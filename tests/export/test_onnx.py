@@ -10,7 +10,7 @@ import pytest
 from albert_tf.kinds import KINDS
 from albert_tf.text.packing import FEATURES
 from export import fixed_graph
-from export.onnx import convert
+from export.to_onnx import convert
 from tests.builders import raises_one_line
 from tests.export.task_models import TASKS
 
@@ -121,7 +121,7 @@ def test_shared_weights_are_stored_once_and_what_an_application_needs(make_modul
 
 @needs_packages
 def test_another_answer_is_refused(module, tmp_path, monkeypatch):
-    monkeypatch.setattr("export.onnx.LAYER_NORM_EPSILON", 0.5)
+    monkeypatch.setattr("export.to_onnx.LAYER_NORM_EPSILON", 0.5)
     with pytest.raises(ValueError, match=r"answers are \S+ from the model's, expected 0.0001 at"):
         convert(module, str(tmp_path / "out.onnx"))
     assert not list(tmp_path.iterdir())

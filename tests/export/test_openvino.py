@@ -8,14 +8,14 @@ import pytest
 from albert_tf.text import model_normalizer
 from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer
-from export import fixed_graph, openvino
+from export import fixed_graph, to_openvino
 from tests import vocabularies
 from tests.builders import raises_one_line
 from tests.export.task_models import TASKS, serve
 
 
 def convert(module, output, calibration_file=None, dev_file=None, max_accuracy_loss=0.5):
-    return openvino.convert(module, str(output), calibration_file, dev_file, max_accuracy_loss)
+    return to_openvino.convert(module, str(output), calibration_file, dev_file, max_accuracy_loss)
 
 
 needs_packages = pytest.mark.extras("onnx", "openvino", "openvino_tokenizers", "nncf")
@@ -109,7 +109,7 @@ def test_pieces_of_awkward_texts_are_ours(name, nasty, request):
 def test_int8_is_written_unless_it_loses_too_much_on_a_task(
     tuned, table, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("export.openvino._CALIBRATION_ROWS", 8)
+    monkeypatch.setattr("export.to_openvino._CALIBRATION_ROWS", 8)
     files = {"calibration_file": str(table / "train.tsv"), "dev_file": str(table / "dev.tsv")}
     module = fixed_graph.load(str(tuned / "seed_1"))
     path = convert(module, tmp_path, **files)

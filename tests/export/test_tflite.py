@@ -1,6 +1,7 @@
 """A TFLite or ONNX model answers like the model it was made of; a TFLite file is small."""
 
 import dataclasses
+import importlib.util
 import json
 import shutil
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 from albert_tf.text.packing import FEATURES, model_inputs
 from albert_tf.text.tokenization import AlbertTokenizer
 from export import fixed_graph
-from export.tflite import convert
+from export.to_tflite import convert
 from tests.builders import raises_one_line
 from tests.export.task_models import LABELS, TASKS
 from tests.jobs import run as run_program
@@ -149,3 +150,15 @@ def test_a_flag_of_another_format_is_refused(form, flag, formats):
     given = f"--format={form}", "--checkpoint=a", "--output=b", f"--{flag}"
     expected = f"does not apply to --format={form}, only to {formats}: remove it\n"
     assert run_program("export.convert", *given, exit_code=2)[1].endswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("form", "flags"),
+    [("onnx", ["--quantize"]), ("openvino", ["--calibration_file=a.csv", "--dev_file=b.csv"])],
+)
+def test_a_format_whose_package_is_missing(form, flags, model_dir, tmp_path):
+    if importlib.util.find_spec(form):
+        pytest.skip(f"{form} is installed")
+    given = f"--format={form}", f"--checkpoint={model_dir}", f"--output={tmp_path}/out", *flags
+    error = run_program("export.convert", *given, exit_code=2)[1]
+    assert error.endswith(f"{form} is missing: pip install 'albert_tf[{form}]'\n")

@@ -1,12 +1,14 @@
 import json
+import random
 import re
 import shutil
 
 import numpy as np
 import pytest
 
-from tests.builders import TRAIN, read_tsv, table_flags
-from tests.jobs import QUICKLY, run
+from tests.builders import TRAIN, finetune_flags, read_tsv, table_flags, write_pretrained
+from tests.conftest import WORDS
+from tests.jobs import QUICKLY, log, run
 from tests.pipelines.test_finetune_kinds import KINDS, written_predictions
 from tests.pipelines.test_predict import read
 
@@ -96,3 +98,23 @@ def test_every_task_of_own_files(kind, task, metric, pretrained, tmp_path):
         ours = [row["prediction"] for row in rows if row["fold"] == fold]
         ours = [json.loads(value) for value in ours] if kind in ("numbers", "tokens") else ours
         assert ours == written_predictions(kind, tmp_path / f"out/fold_{fold}")
+
+
+@pytest.mark.slow
+def test_labels_of_chance_give_chance(tiny_vocabulary, tmp_path):
+    """The model learns its training rows by heart; about the rows of its fold it knows nothing."""
+    rng = random.Random(1)
+    labels = ["a", "b"] * 150
+    rng.shuffle(labels)
+    rows = [f"{label}\t{' '.join(rng.choices(WORDS, k=12))}" for label in labels]
+    (tmp_path / "train.tsv").write_text("\n".join(["label\ttext", *rows]) + "\n")
+    initial = tmp_path / "initial"
+    write_pretrained(initial, tiny_vocabulary, classifier_dropout_prob=0.0)
+    flags = [*finetune_flags(tmp_path, initial, ["train"])[:-1], f"--output_dir={tmp_path}/out"]
+    flags += "--num_train_steps=600 --save_checkpoint_steps=600 --learning_rate=3e-4".split()
+    flags += "--hidden_dropout_prob=0 --folds=5".split()
+    run("pipelines.finetune", *flags)
+    assert log(tmp_path / "out/fold_1/seed_12345")[-1]["loss"] < 0.5
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    # Four standard deviations of chance; training on all rows gives 0.89.
+    assert 0.385 < results["metrics"]["accuracy"] < 0.615

@@ -171,7 +171,7 @@ class Export:
         own = opened.task.get("temperature", 1.0)
         self._temperature = 1.0
         if isinstance(task, ClassificationTask):
-            self._temperature = task.temperature / own
+            self._temperature = task.answering.temperature / own
         signatures = self._loaded.signatures
         # Models that tag words have a signature for texts that are already split into words.
         self._ask = signatures["words" if "words" in signatures else "serving_default"]

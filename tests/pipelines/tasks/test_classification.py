@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from albert_tf.storage.errors import UserError
-from pipelines.tasks.classification import ClassificationTask, Example
+from pipelines.tasks.classification import Answering, ClassificationTask, Example
 from pipelines.tasks.task import create_model
 from tests.builders import raises_one_line, tiny_config
 
@@ -115,9 +115,9 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     assert all(low <= figures[name] <= high for name, (low, high) in details["intervals"].items())
     assert details["confidence"]["thresholds"] == {}, "of four rows"
     assert task.intervals(answers.rows()) == details["intervals"]
-    task.min_probability = 0.6
+    task.answering = Answering(min_probability=0.6)
     assert task.intervals({**row, "prediction": "unsure"} for row in answers.rows()) == {}
-    task.min_probability = 0.0
+    task.answering = Answering()
     outputs[1] = {"logits": np.array([0, np.nan, 1], np.float32)}
     with raises_one_line("probabilities are not finite"):
         task.answers(examples, examples, outputs)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from pyarrow import parquet
 from sklearn.metrics import f1_score
 
-from pipelines.tasks.classification import Example
+from pipelines.tasks.classification import Answering, Example
 from pipelines.tasks.multilabel import MultiLabelTask
 
 
@@ -93,7 +93,7 @@ def test_figures_losses_and_columns(tmp_path):
     assert (details["x"]["rows"], details["x"]["precision"], details["y"]["f1"]) == (1, 0.5, 0.5)
     assert not any("threshold" in row for row in details.values()), "of four rows"
     assert task.details(examples, answers)["intervals"] == task.intervals(answers.rows())
-    task.label_thresholds = {"x": 0.75, "y": 0.2}
+    task.answering = Answering(label_thresholds={"x": 0.75, "y": 0.2})
     found = task.answers(examples, examples, outputs).columns["prediction"]
     assert found == ["x,y,z", "y", "y,z", "y"]
     probability = 1 / (1 + np.exp(-2))
@@ -109,7 +109,7 @@ def test_written_probabilities_agree_with_the_predicted_labels():
     outputs = [{"logits": row} for row in logits]
     written = task.answers(examples, [None] * 500, outputs).columns["probability_a"]
     for threshold in (*written[:50], 0.29, 0.57):  # 0.29 * 100 is below 29
-        task.label_thresholds = {"a": threshold}
+        task.answering = Answering(label_thresholds={"a": threshold})
         found = task.answers(examples, [None] * 500, outputs).columns
         for probability, prediction in zip(found["probability_a"], found["prediction"]):
             assert (probability >= threshold) == ("a" in prediction)

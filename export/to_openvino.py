@@ -13,7 +13,7 @@ from albert_tf.jobs import program
 from albert_tf.storage import files, versions
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import FEATURES
-from . import fixed_graph, onnx
+from . import fixed_graph, to_onnx
 from .kinds import ENCODER, PRETRAINING
 from .modules.serving_module import ServingModule, TextModule
 from .verify import largest_difference
@@ -33,7 +33,7 @@ def convert(
 
     Raises a UserError if a package is missing, the kind is not supported, or int8 loses too much.
     """
-    graph = onnx.import_extra(f"{__package__}.openvino_graph", "openvino")
+    graph = to_onnx.import_extra(f"{__package__}.openvino_graph", "openvino")
     if not isinstance(module, TextModule) or module.served.kind == PRETRAINING:
         raise UserError(
             f"no OpenVINO model of kind {module.served.kind} can take texts: use --format=onnx, or "
@@ -43,7 +43,7 @@ def convert(
         raise UserError(f"--dev_file: kind {module.served.kind} has no metric: remove the flag")
     rows = _read(module, calibration_file, "calibration_file")[1] if calibration_file else []
     dev = _read(module, dev_file, "dev_file") if dev_file else None
-    data = io.BytesIO(onnx.build(module).SerializeToString())
+    data = io.BytesIO(to_onnx.build(module).SerializeToString())
     ids_model = graph.openvino.Core().read_model(data)
     model = graph.with_texts(module, ids_model.clone())
     difference = largest_difference(module, graph.answering(model))
@@ -83,7 +83,7 @@ def _read(module: TextModule, paths: str, flag_name: str) -> tuple:
 
 def _quantize(module: TextModule, ids_model, rows: list):
     """Returns a model of piece ids in int8, with ranges of activations from the first rows."""
-    nncf = onnx.import_extra("nncf", "openvino")
+    nncf = to_onnx.import_extra("nncf", "openvino")
     nncf.set_log_level(logging.ERROR)
     inputs = []
     for example in rows[:_CALIBRATION_ROWS]:
