@@ -1,5 +1,6 @@
 """An OpenVINO model takes texts and answers like the model in memory; a task checks its int8."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -53,8 +54,9 @@ def test_texts_are_answered_like_the_model_does(name, make_module, module_of, mo
     if "of texts" in name or name == "embedder":
         del texts["text_pair"]
     elif name != "pretraining":
-        with pytest.raises(RuntimeError):
-            openvino_graph.answering(model)({**texts, "text_pair": [b"one for two"]})
+        with contextlib.suppress(RuntimeError):  # without AVX-512, OpenVINO answers no row instead
+            answers = openvino_graph.answering(model)({**texts, "text_pair": [b"one for two"]})
+            assert not any(map(len, answers.values()))
     for output, expected in serve(module, "serving_default", **texts).items():
         if output in found and output == "label":
             assert found[output].tolist() == expected.tolist()
