@@ -80,6 +80,15 @@ def test_without_a_sentence_objective_its_weights_stay(work, model_dir):
         assert is_changed == (key not in of_the_objective), key
 
 
+def test_records_longer_than_the_position_table(work, model_dir, tmp_path):
+    records = shutil.copytree(work / "records", tmp_path / "records")
+    manifest = dataclasses.replace(Manifest.read(str(records)), max_seq_length=4096)
+    manifest.write(str(records))
+    flags = f"--checkpoint={model_dir}", f"--record_dir={records}"
+    error = run("pipelines.evaluate", *flags, exit_code=2)[1]
+    assert "has segments of up to 4096 pieces, but the position table of the model has" in error
+
+
 @pytest.mark.slow
 def test_evaluation_says_what_the_run_said(work):
     """Of a run that masks in its own way: the same masks."""

@@ -103,6 +103,7 @@ def test_which_errors_are_those_of_a_store():
     )
     store_error = tf.errors.UnavailableError(None, None, text)
     assert list(map(program.is_user_error, (ours, lost, store_error))) == [False, False, True]
+    assert program.is_user_error(MemoryError())
     assert "when reading gs://bucket/a (" in program.store_error(text)
     assert "node" not in program.store_error(text)
 

@@ -42,10 +42,11 @@ def test_named_sizes(name):
         ({"num_hidden_groups": 13}, "more than num_hidden_layers 12"),
         ({"hidden_dropout_prob": "0.1"}, "hidden_dropout_prob is '0.1', expected a number >= 0"),
         ({"initializer_range": float("inf")}, "initializer_range is inf"),
+        ({"initializer_range": 10**400}, "initializer_range is 1"),
         *((text, "albert_config") for text in (b"{", b"[]", b"\xff", b"[" * 100_000)),
         (b'{"vocab_size": %b}' % (b"9" * 5_000), "albert_config"),
     ],
-    ids=range(18),
+    ids=range(19),
 )
 def test_bad_values_name_the_file(tmp_path, values, message):
     path = tmp_path / "albert_config.json"
