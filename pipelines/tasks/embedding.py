@@ -19,7 +19,7 @@ from .reading.examples import AnyExample, id_and_label, required
 from .reading.sequences import Encoder, Packed, Sequences
 from .reading.split_report import describe_texts
 from .reading.tables import Row, as_number, column_names
-from .scoring.embeddings import METRICS, intervals_of_columns, ranks, to_score, vectors_of_words
+from .scoring import embeddings
 from .scoring.figures import draw_cosines
 from .task import Answers, Description, Outputs, Task
 
@@ -188,8 +188,8 @@ class EmbeddingTask(Task):
             vectors = vectors[[[places[text] for text in row.pair] for row in examples]]
         if vectors.ndim == 3:
             return self._compared(examples, vectors[:, 0], vectors[:, 1])
-        embeddings = vectors.astype(float).round(6).tolist()
-        return Answers({"id": [row.id for row in examples], "embedding": embeddings}, {})
+        rounded = vectors.astype(float).round(6).tolist()
+        return Answers({"id": [row.id for row in examples], "embedding": rounded}, {})
 
     def _compared(self, examples: list[EmbeddingExample], first: Any, second: Any) -> Answers:
         """Returns the answers to pairs, given vectors of their texts; see scoring.embeddings."""
@@ -198,19 +198,19 @@ class EmbeddingTask(Task):
         # Use the shortest decimal number that rounds to the same float32.
         columns["prediction"] = [float(str(cosine)) for cosine in cosines]
         if self.files and "label" not in columns:
-            columns["rank"] = ranks(first, second, [row.pair for row in examples]).tolist()
+            pairs = [row.pair for row in examples]
+            columns["rank"] = embeddings.ranks(first, second, pairs).tolist()
         others = second[np.roll(np.arange(len(examples)), 1)]
         return Answers(columns, {"cosine_of_others": (first * others).sum(axis=1).tolist()})
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
-        columns = to_score(rows)
-        return {name: float(of(*columns)) for name, of in METRICS[len(columns)].items()}
+        return embeddings.figures(rows)
 
     def intervals(self, rows: Iterable[dict]) -> dict[str, list[float]]:
-        return intervals_of_columns(to_score(rows))
+        return embeddings.intervals(rows)
 
     def baselines(self, train: list, dev: list) -> dict[str, Iterable[dict]]:
-        vectors = vectors_of_words([text for row in dev for text in row.pair])
+        vectors = embeddings.vectors_of_words([text for row in dev for text in row.pair])
         return {n: self._compared(dev, of[::2], of[1::2]).rows() for n, of in vectors.items()}
 
     def write(self, directory: str, split: str, examples: list, answers: Answers) -> list[str]:

@@ -24,38 +24,44 @@ def _pearson(columns: Sequence[np.ndarray], axis: int) -> np.ndarray:
     return (x * y).sum(axis=axis) / np.maximum(norms, 1e-12)
 
 
-# Metrics by the number of columns, float64 [..., n], that they compare. Higher values are better.
-METRICS: tuple[dict[str, Any], ...] = (
-    {},
-    {  # of the ranks of second texts
-        "mrr_at_10": lambda ranks, axis=-1: np.where(ranks <= 10, 1 / ranks, 0).mean(axis=axis),
-        "recall_at_1": lambda ranks, axis=-1: (ranks <= 1).mean(axis=axis),
-        "recall_at_10": lambda ranks, axis=-1: (ranks <= 10).mean(axis=axis),
-    },
-    {  # of the known scores and the cosines; 0 if either is constant
-        "spearman": lambda *xy, axis=-1: _pearson(stats.rankdata(xy, axis=axis), axis),
-        "pearson": lambda *xy, axis=-1: _pearson(xy, axis),
-    },
-)
+# Metrics of the ranks of second texts, float64 [..., n]. Higher values are better.
+_OF_RANKS: dict[str, Any] = {
+    "mrr_at_10": lambda ranks, axis=-1: np.where(ranks <= 10, 1 / ranks, 0).mean(axis=axis),
+    "recall_at_1": lambda ranks, axis=-1: (ranks <= 1).mean(axis=axis),
+    "recall_at_10": lambda ranks, axis=-1: (ranks <= 10).mean(axis=axis),
+}
+# Metrics of known scores and cosines, float64 [..., n] each; 0 if either is constant.
+_OF_SCORES: dict[str, Any] = {
+    "spearman": lambda *xy, axis=-1: _pearson(stats.rankdata(xy, axis=axis), axis),
+    "pearson": lambda *xy, axis=-1: _pearson(xy, axis),
+}
 
 
-def to_score(rows: Iterable[dict]) -> list[np.ndarray]:
-    """Returns what METRICS compare: `rank`, or `label` and `prediction`; [] without either."""
+def _scored(rows: Iterable[dict]) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """Returns the metrics that apply to the rows, none without ranks and labels, and their data."""
     found: dict[str, array.array] = collections.defaultdict(functools.partial(array.array, "d"))
     for row in rows:
         for n in ["rank"] if "rank" in row else ["label", "prediction"] if "label" in row else []:
             found[n].append(row[n])
-    return [*map(np.array, found.values())]
+    metrics = _OF_RANKS if "rank" in found else _OF_SCORES if found else {}
+    return metrics, [*map(np.array, found.values())]
 
 
-def intervals_of_columns(columns: Sequence[np.ndarray]) -> dict[str, list[float]]:
-    """Returns 95 % intervals of the METRICS by bootstrap of the rows, if there are several."""
+def figures(rows: Iterable[dict]) -> dict[str, float]:
+    """Returns the metrics of rows with a `rank`, or with a `label` and a `prediction`."""
+    metrics, columns = _scored(rows)
+    return {name: float(metric(*columns)) for name, metric in metrics.items()}
+
+
+def intervals(rows: Iterable[dict]) -> dict[str, list[float]]:
+    """Returns 95 % intervals of `figures` by bootstrap of the rows, if there are several."""
+    metrics, columns = _scored(rows)
     if not columns or len(columns[0]) == 1:
         return {}
     settings: dict[str, Any] = {"paired": True, "method": "percentile", "n_resamples": 1000}
     settings.update(batch=1 + _CELLS // len(columns[0]), random_state=0)
-    of = {n: stats.bootstrap(columns, of, **settings) for n, of in METRICS[len(columns)].items()}
-    return {name: [*map(float, found.confidence_interval)] for name, found in of.items()}
+    found = {name: stats.bootstrap(columns, of, **settings) for name, of in metrics.items()}
+    return {name: [*map(float, of.confidence_interval)] for name, of in found.items()}
 
 
 def ranks(first: Any, second: Any, pairs: Sequence[tuple[str, str]]) -> np.ndarray:
