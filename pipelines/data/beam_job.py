@@ -170,10 +170,9 @@ def _run_in_thread(run_pipeline: Callable[[], object]) -> None:
     except (KeyboardInterrupt, SystemExit) as end:  # of a signal
         atexit.register(_exit_without_threads, getattr(end, "code", 128 + signal.SIGINT))
         raise
-    finally:
-        threading.excepthook = default_hook
-    if error:
+    if error:  # Keep the hook: Beam's other threads may fail later, behind the error message.
         raise error
+    threading.excepthook = default_hook
 
 
 def _exit_without_threads(code: int) -> None:

@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
+import grpc
 import pytest
 
 from pipelines.data import beam_job
@@ -44,6 +46,26 @@ def test_what_ends_a_unit_comes_out_and_logging_comes_back(end):
     with pytest.raises(end, match="why"):
         beam_job.run(ended, ["a", "b", "c"], Workers(num_workers=1))
     assert logging.root.manager.disable == logging.NOTSET
+
+
+def test_threads_that_fail_after_a_killed_worker_print_nothing(monkeypatch):
+    printed = []
+    monkeypatch.setattr(threading, "excepthook", printed.append)
+    monkeypatch.setattr(beam_job.atexit, "register", lambda *_: None)
+
+    def fail(error):
+        raise error
+
+    def fail_in_thread(error):
+        thread = threading.Thread(target=fail, args=[error])
+        thread.start()
+        thread.join()
+
+    killed = RuntimeError("Worker subprocess exited with return code -9")
+    with raises_one_line("a worker process was killed"):
+        beam_job._run_in_thread(lambda: fail_in_thread(killed))
+    fail_in_thread(grpc.RpcError())
+    assert not printed
 
 
 _PARENT = """
