@@ -53,7 +53,7 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "checkpoint", None, "A model directory or one of its checkpoints.", required=True
     )
-    output = "The .tflite or .onnx file; for openvino, the directory for the versions."
+    output = "The .tflite or .onnx file, which is replaced; for openvino, the versions' directory."
     flags.DEFINE_string("output", None, output, required=True)
     flags.DEFINE_enum("kind", None, MODULES, "Default: the kind in task.json, else encoder.")
     program.define_max_seq_length(help="tflite: inputs are padded to it. Default: trained length.")
@@ -82,6 +82,10 @@ def main(_) -> None:
                 f"--{flag} does not apply to --format={FLAGS.format}, only to "
                 f"{', '.join(formats)}: remove it"
             )
+    suffix = f".{FLAGS.format}"
+    is_file_name = FLAGS.output.endswith(suffix) and not tf.io.gfile.isdir(FLAGS.output)
+    if FLAGS.format != "openvino" and not is_file_name:
+        raise UserError(f"--output={FLAGS.output}: expected the name of a file, ending in {suffix}")
     tf.config.set_visible_devices([], "GPU")
     logging.set_verbosity(logging.ERROR)
     tf.get_logger().setLevel("ERROR")

@@ -46,6 +46,8 @@ def ask_grpc(
         response = stub.Predict(request, timeout=_TIMEOUT)
     except grpc.RpcError as error:
         code, details = error.code().name, error.details()
+        hint = "; expected TF Serving's gRPC port there; for its REST port begin with http://"
+        details = f"{details}{hint}" if code == "UNAVAILABLE" else details
         raise UserError(f"{server}, model {model!r}: {code}: {details}") from error
     return decoded({name: tf.make_ndarray(of).tolist() for name, of in response.outputs.items()})
 

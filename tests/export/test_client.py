@@ -122,7 +122,7 @@ def test_texts_get_the_answers_of_the_signature(ask, answer, label):
 
 
 def test_no_server_another_or_no_tensor_is_one_clear_error(grpc_server, rest_server):
-    with pytest.raises(UserError, match="UNAVAILABLE"):
+    with pytest.raises(UserError, match=r"UNAVAILABLE: .*; expected TF Serving's gRPC"):
         client.ask_grpc("127.0.0.1:1", TEXTS)
     elsewhere = r".*: expected TF Serving.*for its gRPC port leave http://"
     for server, message in {

@@ -152,6 +152,16 @@ def test_a_flag_of_another_format_is_refused(form, flag, formats):
     assert run_program("export.convert", *given, exit_code=2)[1].endswith(expected)
 
 
+@pytest.mark.parametrize("output", ["folder", "new/", "a.onnx", "folder.tflite"])
+def test_an_output_that_is_no_tflite_file_is_refused(output, tmp_path):
+    for name in ("folder", "folder.tflite"):
+        (tmp_path / name).mkdir()
+    given = "--format=tflite", "--checkpoint=a", f"--output={tmp_path}/{output}"
+    error = run_program("export.convert", *given, exit_code=2)[1]
+    assert error.endswith(f"{output}: expected the name of a file, ending in .tflite\n")
+    assert len([*tmp_path.iterdir()]) == 2
+
+
 @pytest.mark.parametrize(
     ("form", "flags"),
     [("onnx", ["--quantize"]), ("openvino", ["--calibration_file=a.csv", "--dev_file=b.csv"])],
@@ -159,6 +169,6 @@ def test_a_flag_of_another_format_is_refused(form, flag, formats):
 def test_a_format_whose_package_is_missing(form, flags, model_dir, tmp_path):
     if importlib.util.find_spec(form):
         pytest.skip(f"{form} is installed")
-    given = f"--format={form}", f"--checkpoint={model_dir}", f"--output={tmp_path}/out", *flags
+    given = f"--format={form}", f"--checkpoint={model_dir}", f"--output={tmp_path}/a.{form}", *flags
     error = run_program("export.convert", *given, exit_code=2)[1]
     assert error.endswith(f"{form} is missing: pip install 'albert_tf[{form}]'\n")
