@@ -113,6 +113,7 @@ def check_predict(kind, task, run_dir, expected, reported):
     """Compares pipelines.predict, of files and rows, of a run and its export, with fine-tuning."""
     summary = predict(run_dir, task.files["dev"][0], run_dir / "out.jsonl")
     assert task.best_metric in summary["metrics"]
+    # 1.06e-6 on a 3rd-generation EPYC: the predictions are almost equal, so rounding weighs more.
     assert summary["metrics"] == near({name: reported[name] for name in summary["metrics"]}, 1e-5)
     rows, in_memory = rows_of(run_dir / "out.jsonl"), rows_in_memory(kind, task)
     assert [row["prediction"] for row in rows] == expected
