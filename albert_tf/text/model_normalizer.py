@@ -59,8 +59,8 @@ def _rules(settings: TextSettings) -> dict[str, str]:
     sequences: set[str] = set()
     for text in known:
         if len(text) > 1 and not any(map(str.isspace, text)):
-            sequences |= _spellings(text)
-            sequences |= _spellings(text[0].upper() + text[1:])  # ǰ has no composed capital
+            for cased in {text, text[0].upper() + text[1:]}:  # ǰ has no composed capital
+                sequences |= _spellings(cased)
     for text in sequences:
         if (new := prepared(text)) != "".join(rules.get(c, c) for c in text):
             rules[text] = new
