@@ -90,15 +90,14 @@ def measure_in_turn(module: str, rounds: int, cases: Iterable[Iterable[str]]) ->
             lines[(side, *options)].append(json.loads(line))
     print_table(
         [
-            {
-                name: value
-                if isinstance(value, str)
-                else statistics.median(of[name] for of in found)
-                for name, value in found[0].items()
-            }
+            {name: _middle([of[name] for of in found]) for name in found[0]}
             for found in lines.values()
         ]
     )
+
+
+def _middle(values: list):
+    return values[0] if isinstance(values[0], str) else statistics.median(values)
 
 
 def print_table(rows: list[dict]) -> None:

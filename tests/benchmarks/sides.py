@@ -30,12 +30,9 @@ Ids = Mapping[str, np.ndarray]  # inputs of exports, int32 [batch, seq_len]
 
 
 def write(side: str, checkpoint: str, path: str, calibration: Iterable[Ids]) -> None:
-    """Writes the file or directory that a side reads.
+    """Writes what a side reads. Only openvino_int8 needs `calibration`: batches of inputs.
 
-    openvino_int8 takes the ranges of activations from the batches of `calibration`.
-
-    Raises:
-      ImportError, UserError: if a package of the side is missing.
+    Raises an ImportError or UserError if a package of the side is missing.
     """
     from albert_tf.checkpoints.conversion import convert
     from albert_tf.checkpoints.opening import open_model
@@ -61,10 +58,7 @@ def load(side: str, path: str) -> Callable[[Ids, Mapping | None], np.ndarray]:
     """Returns a function (ids, texts) -> probabilities of a file of `write`.
 
     SavedModels read `texts`, a batch of their inputs as tensors. Without texts, they return the
-    pooled output for the ids.
-
-    Raises:
-      ImportError: if a package of the side is missing.
+    pooled output for the ids. Raises an ImportError if a package of the side is missing.
     """
     if side.startswith("saved_model"):
         return _saved_model(path)

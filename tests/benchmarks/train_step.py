@@ -3,7 +3,7 @@
 Runs on the CPU without dropout. The sides run in turn, each in a fresh process. The process also
 measures the ceiling: the best rate of its library's product of two 2048 x 2048 matrices, in the
 side's dtype, right before and after the steps. Prints one JSON line per process, then the medians
-over the rounds. Sides whose packages are missing are skipped.
+over the rounds. Sides whose packages are missing are skipped. README.md has the command.
 
 ours, ours_recompute: the step of pipelines.pretrain in its loop, with batches from tf.data and LAMB
 huggingface_torch, ..._compiled: see the function huggingface_torch; with AdamW
@@ -11,9 +11,6 @@ huggingface_torch, ..._compiled: see the function huggingface_torch; with AdamW
 
 The operations are those of our model's matrix products. Additional work of a side (logits of all
 positions, unused positions of the last block, recomputed blocks) does not count.
-
-Example:
-  python -m tests.benchmarks.train_step --rounds=3 --steps=5
 """
 
 import json
@@ -97,10 +94,11 @@ def measure(side: str, shape: str, steps: int) -> dict:
     }
 
 
-def make_side(
-    side: str, batch: dict[str, np.ndarray]
-) -> tuple[Callable[[], float], Callable[[], object]]:
-    """Returns a training step that returns its loss, and the matrix product for the ceiling."""
+def make_side(side: str, batch: dict[str, np.ndarray]):
+    """Returns a training step that returns its loss, and the matrix product for the ceiling.
+
+    Raises an ImportError if a package of the side is missing.
+    """
     dtype = "bfloat16" if side.endswith("_bfloat16") else "float32"
     if side.startswith("huggingface_torch"):
         return huggingface_torch(batch, "_compiled" in side, dtype)
@@ -112,13 +110,8 @@ def make_side(
     from albert_tf.models import AlbertForPreTraining
     from pipelines.training.settings import PretrainingSettings, precision
 
-    settings = PretrainingSettings(
-        len(batch["input_mask"]),
-        1000,
-        num_warmup_steps=0,
-        learning_rate=1e-4,
-        mixed_precision="none" if dtype == "float32" else dtype,
-    )
+    kind = "none" if dtype == "float32" else dtype
+    settings = PretrainingSettings(len(batch["input_mask"]), 1000, 0, 1e-4, mixed_precision=kind)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     with strategy.scope(), precision(settings.mixed_precision):
         model = AlbertForPreTraining(AlbertConfig.named("albert_base"), side == "ours_recompute")
@@ -132,21 +125,11 @@ def make_side(
     return step, tensorflow_product(dtype)
 
 
-def huggingface_torch(
-    batch: dict[str, np.ndarray], compiled: bool, dtype: str
-) -> tuple[Callable[[], float], Callable[[], None]]:
-    """Returns a training step of AlbertForPreTraining, and the matrix product for the ceiling.
+def huggingface_torch(batch: dict[str, np.ndarray], compiled: bool, dtype: str):
+    """Returns the step and the product of `make_side`, for Hugging Face's AlbertForPreTraining.
 
     Logits are computed at the predicted positions only. The optimizer is torch's fused AdamW after
-    clip_grad_norm_, which is less work than LAMB.
-
-    Args:
-      batch: arrays in the format of our model.
-      compiled: whether torch.compile compiles forward pass and loss.
-      dtype: bfloat16 computes products under torch.autocast.
-
-    Raises:
-      ImportError: if torch, transformers or the compiler is missing.
+    clip_grad_norm_, which is less work than LAMB. With bfloat16, products run under autocast.
     """
     os.environ["USE_TORCH"] = "1"  # then transformers does not import TensorFlow
     import torch
