@@ -7,7 +7,6 @@ import tensorflow as tf
 from albert_tf import optimization
 from pipelines.training.settings import TrainingSettings, precision
 from pipelines.training.train_step import TrainStep, make_step_loop, pretraining_objective
-from tests.builders import tiny_config
 from tests.jobs import run_code
 from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, Toy, albert, batches
 
@@ -16,19 +15,20 @@ HOST_OPS = {"custom-call", "infeed", "outfeed", "send", "recv", "send-done", "re
 DYNAMIC_SHAPES = {"set-dimension-size", "get-dimension-size", "dynamic-reshape"}
 
 
-def make_step(strategy, mixed_precision="none", create=lambda: Toy(0.1), **options):
+def make_step(strategy, mixed_precision="none", create=Toy, **options):
     with strategy.scope(), precision(mixed_precision):
-        model = create()
+        model = create(dropout=0.1)
         optimizer = optimization.lamb(optimization.WarmUpPolynomialDecay(0.1, 10, 2))
         optimization.create_slots(optimizer, model)
     settings = TrainingSettings(GLOBAL_BATCH, 10, 2, 0.1, **options)
     return TrainStep(model, model, pretraining_objective(), optimizer, settings, seed=9)
 
 
-def test_compiles_with_static_shapes_and_without_the_host():
+@pytest.mark.parametrize("create", [Toy, pytest.param(albert, marks=pytest.mark.slow)])
+def test_compiles_with_static_shapes_and_without_the_host(create):
     """Forward, backward, clipping and LAMB in one XLA program, as on a TPU."""
     options = {"gradient_accumulation_steps": 3, "mixed_precision": "bfloat16"}
-    train_step = make_step(tf.distribute.get_strategy(), create=albert(1, 0.1), **options)
+    train_step = make_step(tf.distribute.get_strategy(), create=create, **options)
     step = tf.function(train_step.run.python_function, jit_compile=True)
     batch = next(iter(batches(0, GLOBAL_BATCH)))
     program = step.experimental_get_compiler_ir(batch, tf.constant(False))(stage="hlo")
@@ -58,14 +58,16 @@ def test_no_python_in_the_loop():
 MEGABYTES_OF_A_STEP = """
 import json, sys
 import tensorflow as tf
-from albert_tf.config import AlbertConfig
 from albert_tf.models import AlbertForPreTraining
 from pipelines.training.settings import PretrainingSettings
 from tests.benchmarks.measuring import peak_megabytes
 from tests.benchmarks.train_step import make_batch, step_of_pretraining
-config, strategy = AlbertConfig.read(sys.argv[1]), tf.distribute.OneDeviceStrategy("/cpu:0")
-settings = PretrainingSettings(64, 1000, num_warmup_steps=0, learning_rate=1e-4,
-                               **json.loads(sys.argv[2]))
+from tests.builders import tiny_config
+sizes = {"hidden_size": 48, "intermediate_size": 192, "max_position_embeddings": 384}
+sizes.update(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+config = tiny_config(**sizes, num_hidden_layers=12, num_attention_heads=4)
+strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+settings = PretrainingSettings(64, 1000, 0, 1e-4, **json.loads(sys.argv[1]))
 with strategy.scope():
     model = AlbertForPreTraining(config, settings.recompute)
     model.create_variables()
@@ -77,16 +79,11 @@ print(peak_megabytes() - before)
 
 
 @pytest.mark.slow
-def test_recomputation_and_micro_batches_save_memory(tmp_path):
+def test_recomputation_and_micro_batches_save_memory():
     """Of what a step adds to a process in which activations outweigh all else."""
-    path = tmp_path / "config.json"
-    sizes = {"hidden_size": 48, "intermediate_size": 192, "max_position_embeddings": 384}
-    sizes.update(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    tiny_config(**sizes, num_hidden_layers=12, num_attention_heads=4).write(str(path))
 
     def megabytes(**options):
-        out, _ = run_code(MEGABYTES_OF_A_STEP, str(path), json.dumps(options))
-        return int(out.splitlines()[-1])
+        return int(run_code(MEGABYTES_OF_A_STEP, json.dumps(options))[0].splitlines()[-1])
 
     kept = megabytes()
     assert kept > 500, "too little to tell"
