@@ -19,9 +19,9 @@ LENGTH, PREDICTIONS = 19, 5  # of static examples
 CLS, SEP = 2, 3
 
 
-def write_records(directory, tokenizer, counts_of, number=0, records_per_document=1):
-    """Writes records whose first two pieces number them."""
-    rng = np.random.default_rng(5)
+def write_records(directory, tokenizer, counts_of):
+    """Writes records whose first piece numbers them."""
+    rng, number = np.random.default_rng(5), 0
     splits = {}
     for split, counts in counts_of.items():
         shards = []
@@ -30,10 +30,10 @@ def write_records(directory, tokenizer, counts_of, number=0, records_per_documen
             found = []
             for _ in range(count):
                 pieces = rng.integers(20, 100, rng.integers(6, 20)).tolist()
-                pieces[0] = 110 + number % 45  # the vocabulary has 155 pieces or more
+                pieces[0] = 110 + number  # the vocabulary has 155 pieces or more
                 starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
                 segment = Segment(pieces, starts, 0, False)
-                found.append(records.serialize_segment(segment, number // records_per_document))
+                found.append(records.serialize_segment(segment, number))
                 number += 1
             records.write_records(str(directory / name), found)
             shards.append(shard([*map(len, found)], name))

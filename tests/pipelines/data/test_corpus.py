@@ -224,16 +224,15 @@ def test_sentences():
         ("안녕하세요 여러\n분. 반갑습니다.", "ko", ["안녕하세요 여러 분.", "반갑습니다."]),
         ("كيف حالك؟ أنا\nبخير.", "ar", ["كيف حالك؟", "أنا بخير."]),
         ("One. Two.", "no such language", ["One.", "Two."]),
-        ("", "en", []),
         ("\n \n", "en", []),
     ):
         assert split(text, language) == expected
 
 
-@pytest.mark.parametrize("language", ["de-DE", "de-de", "de_AT", "DE", "german", "Deutsch"])
-def test_another_spelling_of_a_language(language):
-    with raises_one_line(f"--language={language}: expected an ISO 639 code .*, here 'de'$"):
-        TextFormat("prose", language=language)
+def test_another_spelling_of_a_language():
+    for language in ("de-DE", "de_AT", "DE", "german", "Deutsch"):
+        with raises_one_line(f"--language={language}: expected an ISO 639 code .*, here 'de'$"):
+            TextFormat("prose", language=language)
     with raises_one_line("--language=No Such: expected an ISO 639 code in small letters"):
         TextFormat("prose", language="No Such")
     assert all(TextFormat("prose", language=code) for code in ("nb", "ceb", "ia"))

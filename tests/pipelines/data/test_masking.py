@@ -207,7 +207,7 @@ def test_worked_examples():
         assert choose(words, lengths, orders, begin, predictions, prob) == expected
     # The highest draw begins at the last piece.
     highest = np.nextafter(np.float32(1), np.float32(0))
-    for count in range(1, 60):
+    for count in (1, 2, 30, 59):
         begin = highest * (count + 1) - 0.5
         assert choose(([1] * count, [1]), [1] * (count + 1), [], begin, 1, 0.01) == [count + 2]
 
@@ -231,6 +231,7 @@ def test_every_position_is_predicted_as_often_and_longer_ngrams_are_rarer():
     # Of the budget of 9; spans begin and end at the edges more often, by 3 %.
     expected = 9 * rows / len(hits)
     assert (abs(hits - expected) < 5 * expected**0.5 + 0.03 * expected).all()
+    batch = {name: values[:1000] for name, values in batch.items()}
     batch["input_word_ids"][:, 1 : length - 1] = 7  # each piece is a word
 
     def touching(ngram):

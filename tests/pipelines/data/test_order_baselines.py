@@ -14,16 +14,14 @@ from tests.pipelines.data.small_records import write_shards
 def test_lengths_do_not_tell_the_label(tmp_path, tokenizer):
     """Of sop; that nsp's labels have the same lengths is exact: test_sentence_pairs.py."""
     # Documents of sentences as long as those of novels; their order means nothing.
-    rng = random.Random(1)
-    starts, found = [True] * tokenizer.vocab_size, {"train": [], "heldout": []}
+    rng, written = random.Random(1), {"train": [], "heldout": []}
     for number in range(150):
         count = rng.randint(60, 160)
         document = [[20] * max(1, round(rng.lognormvariate(2.9, 0.75))) for _ in range(count)]
-        for segment in split_document(document, 64, 0.1, starts, rng):
+        for segment in split_document(document, 64, 0.1, [True] * tokenizer.vocab_size, rng):
             record = records.serialize_segment(segment, number)
-            found["train" if number % 2 else "heldout"].append(record)
-    record_dir = write_shards(tmp_path, tokenizer, found)
-
+            written["train" if number % 2 else "heldout"].append(record)
+    record_dir = write_shards(tmp_path, tokenizer, written)
     found = order_baselines(record_dir, "heldout", ExampleOptions(64), tokenizer)
     correct, total = found["inside"]["lengths"]
     assert total > 1_500 and correct / total < 0.5 + 3 * 0.5 / total**0.5

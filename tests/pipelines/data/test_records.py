@@ -10,8 +10,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
@@ -46,25 +44,6 @@ def job(tmp_path, tiny_corpus, tiny_vocabulary) -> SimpleNamespace:
     return SimpleNamespace(unit=unit, settings=settings, output_dir=output_dir, write=write)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, 90), max_size=60))
-def test_parts_begin_where_they_say(sizes):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "MAX_PARTS", 7)
-        patch.setattr(records, "_MIN_PART_BYTES", 250)
-        shard = Shard("x", "text", pieces=0, sha256="", **records.shard_layout(sizes))
-    # A record on disk has its length and two checksums beside it, which take 16 bytes.
-    ends = np.cumsum([0, *(size + 16 for size in sizes)]).tolist()
-    assert (shard.examples, shard.bytes) == (len(sizes), ends[-1])
-    count = len(shard.part_offsets)
-    first = [shard.examples * part // count for part in range(count + 1)]
-    assert first[0] == 0 and first[-1] == len(sizes)
-    assert [ends[number] for number in first[:-1]] == shard.part_offsets
-    # As many as may be, and none but the only one is empty.
-    assert count == max(1, min(7, ends[-1] // 250, len(sizes)))
-    assert all(a < b for a, b in itertools.pairwise(first)) or count == 1
-
-
 def test_manifest_is_read_as_written(manifest, tmp_path):
     manifest.write(str(tmp_path))
     values = json.loads((tmp_path / "manifest.json").read_text())
@@ -91,7 +70,7 @@ def test_manifest_is_read_as_written(manifest, tmp_path):
         Manifest.read(str(tmp_path))
 
 
-def test_fingerprint_paths_and_mean_length(manifest):
+def test_fingerprint_and_paths(manifest):
     def with_shards(**changes):
         shards = manifest.splits["train"].shards
         shards = tuple(dataclasses.replace(shard, **changes) for shard in shards)
@@ -102,8 +81,6 @@ def test_fingerprint_paths_and_mean_length(manifest):
     assert with_shards(sha256="0" * 64).fingerprint() != manifest.fingerprint()
     for file, path in (("x", "gs://b/dir/x"), ("/far/x", "/far/x"), ("gs://x", "gs://x")):
         assert with_shards(file=file).paths("gs://b/dir", "train") == [path, path]
-    # 54 pieces, two [CLS] and four [SEP] in two examples, in each of two shards.
-    assert with_shards(examples=2, pieces=54).mean_length == 30
 
 
 def test_check_names_what_does_not_fit(manifest, tmp_path):
