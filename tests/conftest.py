@@ -1,6 +1,5 @@
 """Fixtures of every test: small data made here, and the data beside the project where it lies."""
 
-import functools
 import gc
 import importlib.metadata
 import importlib.util
@@ -247,8 +246,8 @@ def pretrained(tmp_path_factory, tiny_vocabulary):
     """A model directory with random weights."""
     from tests import builders
 
-    write = functools.partial(builders.write_pretrained, vocabulary=tiny_vocabulary)
-    return builders.once(tmp_path_factory, "pretrained", write)
+    write = builders.write_pretrained
+    return builders.once(tmp_path_factory, "pretrained", lambda path: write(path, tiny_vocabulary))
 
 
 @pytest.fixture(scope="session")
@@ -256,8 +255,8 @@ def tuned(tmp_path_factory, table, pretrained):
     """A directory of two finished seeds with random weights."""
     from tests import builders
 
-    write = functools.partial(builders.write_tuned, table=table, pretrained=pretrained)
-    return builders.once(tmp_path_factory, "tuned", write)
+    write = builders.write_tuned
+    return builders.once(tmp_path_factory, "tuned", lambda path: write(path, table, pretrained))
 
 
 @pytest.fixture

@@ -46,20 +46,10 @@ def read_head(root):
 def read(path):
     """Returns {test: Entry}, empty without a file."""
     entries = {}
-    for place, line in enumerate(path.read_text().splitlines() if path.exists() else [], 1):
-        try:
-            test, state, commit, number, *reason = line.split()
-            entries[test] = Entry(state, commit, int(number), " ".join(reason))
-        except ValueError:
-            sys.exit(f"{path}:{place}: expected TEST passed|never COMMIT NUMBER [REASON]: {line!r}")
+    for line in path.read_text().splitlines() if path.exists() else []:
+        test, state, commit, number, *reason = line.split()
+        entries[test] = Entry(state, commit, int(number), " ".join(reason))
     return entries
-
-
-def write(path, entries):
-    lines = [" ".join(map(str, (test, *entry))).rstrip() for test, entry in sorted(entries.items())]
-    part = path.with_suffix(".part")
-    part.write_text("".join(line + "\n" for line in lines))
-    part.replace(path)
 
 
 def pytest_configure(config):
@@ -116,23 +106,24 @@ class Recorder:
         if hasattr(self.config, "workeroutput") or self.now is None:
             return
         counts = collections.Counter(map(function_of, self.passed - self.failed))
-        slow = {function: cases for function, cases in self.cases.items() if cases}
         files = {function.split("::")[0] for function in self.cases}
 
         def is_gone(test):
             file = test.split("::")[0]
-            return test not in slow and (
-                file in files or not (self.config.rootpath / file).exists()
-            )
+            is_missing = file in files or not (self.config.rootpath / file).exists()
+            return is_missing and not self.cases.get(test)
 
         entries = read(self.path)  # another session may have ended meanwhile
         entries = {test: entry for test, entry in entries.items() if not is_gone(test)}
-        for test, cases in slow.items():
-            if counts[test] == cases:
+        for test, cases in self.cases.items():
+            if cases and counts[test] == cases:
                 entries[test] = self.now._replace(reason=entries.get(test, self.now).reason)
-            elif test not in entries:
-                entries[test] = self.now._replace(state="never")
-        write(self.path, entries)
+            elif cases:
+                entries.setdefault(test, self.now._replace(state="never"))
+        lines = [" ".join(map(str, (test, *entry))) for test, entry in sorted(entries.items())]
+        part = self.path.with_suffix(".part")
+        part.write_text("".join(line.rstrip() + "\n" for line in lines))
+        part.replace(self.path)
 
     def pytest_terminal_summary(self, terminalreporter):
         if self.now is None:

@@ -31,18 +31,14 @@ def project(tmp_path):
         (tmp_path / name).write_text(text)
     shutil.copy(slow_ledger.__file__, tmp_path / "tests")
     git(tmp_path, "init", "--quiet")
-    commit(tmp_path)
-    commit(tmp_path)
+    for _ in range(2):
+        git(tmp_path, "commit", "--quiet", "--allow-empty", "--message=one more")
     return tmp_path
 
 
 def git(project, *arguments):
     command = ["git", "-c", "user.name=a", "-c", "user.email=b", "-C", project, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def commit(project):
-    git(project, "commit", "--quiet", "--allow-empty", "--message=one more")
 
 
 def ledger(project):
@@ -56,6 +52,7 @@ def fill(project, *entries):
     (project / "tests/slow_tests.txt").write_text("".join(lines))
 
 
+@pytest.mark.slow
 def test_two_workers_write_one_ledger_of_what_passed(project):
     head = git(project, "rev-parse", "--short", "HEAD")
     fill(
@@ -90,4 +87,4 @@ def test_an_old_entry_fails_the_check(project, capsys, entries, code, word):
     fill(project, *(f"one.py::test_good {entry}" for entry in entries))
     assert slow_ledger.main(project) == code
     out = capsys.readouterr().out
-    assert word in out if word else not out
+    assert word in out and bool(word) == bool(out)

@@ -141,7 +141,7 @@ def _calibration(checkpoint: str, task, data: str) -> Iterator[dict[str, np.ndar
 def measure(side: str, path: str, seq_length: int) -> dict:
     """Measures the speed and memory of one side in this process."""
     answer, rng = sides.load(side, path), np.random.default_rng(0)
-    line = {"side": side, "pieces": seq_length, "CPUs": len(os.sched_getaffinity(0))}
+    line = {"side": side, "pieces": seq_length}
     for size in map(int, FLAGS.batch_sizes):
         ids = rng.integers(5, 100, [size, seq_length], np.int32)
         ids = {"input_ids": ids, "input_mask": np.ones_like(ids), "segment_ids": 0 * ids}

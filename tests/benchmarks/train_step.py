@@ -75,22 +75,19 @@ def measure(side: str, shape: str, steps: int) -> dict:
     step, product = make_side(side, batch)
     first_loss, *_ = (step() for _ in range(_WARM_UP_STEPS))
     rates = product_rates(product)
-    times, processor_times = zip(*(both_seconds(step) for _ in range(steps)))
+    step_seconds = statistics.median(both_seconds(step)[0] for _ in range(steps))
     ceiling = max(rates + product_rates(product))
     # Before TensorFlow is imported to count operations: it would add to the memory of a torch side.
     peak = peak_megabytes()
-    step_seconds = statistics.median(times)
     return {
         "shape": shape,
         "side": side,
         # About ln 30000 + ln 2 = 11.0 if a side computes the right loss.
         "first loss": round(first_loss, 3),
         "seq/s": round(batch_size / step_seconds, 3),
-        "CPU, s": round(statistics.median(processor_times), 4),
         "ceiling, GFLOP/s": round(ceiling, 1),
         "of it": round(1e-9 * operations_of_a_step(batch) / step_seconds / ceiling, 4),
         "peak, GB": peak / 1e3,
-        "CPUs": len(os.sched_getaffinity(0)),
     }
 
 
