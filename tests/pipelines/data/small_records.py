@@ -19,30 +19,7 @@ LENGTH, PREDICTIONS = 19, 5  # of static examples
 CLS, SEP = 2, 3
 
 
-def write_records(directory, tokenizer, counts_of):
-    """Writes records whose first piece numbers them."""
-    rng, number = np.random.default_rng(5), 0
-    splits = {}
-    for split, counts in counts_of.items():
-        shards = []
-        for index, count in enumerate(counts):
-            name = f"{split}-{index:05d}-of-{len(counts):05d}.tfrecord"
-            found = []
-            for _ in range(count):
-                pieces = rng.integers(20, 100, rng.integers(6, 20)).tolist()
-                pieces[0] = 110 + number  # the vocabulary has 155 pieces or more
-                starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
-                segment = Segment(pieces, starts, 0, False)
-                found.append(records.serialize_segment(segment, number))
-                number += 1
-            records.write_records(str(directory / name), found)
-            shards.append(shard([*map(len, found)], name))
-        splits[split] = records.Split(tuple(shards))
-    write_manifest(directory, tokenizer, splits)
-    return str(directory)
-
-
-def shard(sizes, name="", part_bytes=300):
+def shard(sizes, name="", part_bytes=1 << 16):
     """A shard of records of these sizes, in parts of some `part_bytes`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "_MIN_PART_BYTES", part_bytes)
@@ -59,11 +36,6 @@ def manifest_of(splits, **values):
     return records.SegmentManifest(**{**counts, **orders, **made_with, **values}, splits=splits)
 
 
-def write_manifest(directory, tokenizer, splits):
-    vocabulary = {"vocab_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
-    manifest_of(splits, **vocabulary).write(str(directory))
-
-
 def create_records(input_file, output_dir, vocabulary, shard_bytes=64_000_000, **changes):
     """Does a record job; `changes` are those of its settings."""
     where = str(input_file), str(output_dir), str(vocabulary)
@@ -73,14 +45,18 @@ def create_records(input_file, output_dir, vocabulary, shard_bytes=64_000_000, *
     return create_pretraining_data(settings, Workers(num_workers=1))
 
 
-def write_shards(directory, tokenizer, found):
-    """Writes a shard of the records of each split; returns the record directory."""
+def write_shards(directory, tokenizer, found, part_bytes=1 << 16):
+    """Writes the records of each split's shards, in parts; returns the record directory."""
     splits = {}
-    for split, of_split in found.items():
-        written = records.write_records(str(directory / f"{split}.tfrecord"), of_split)
-        shard = records.Shard(f"{split}.tfrecord", "x", pieces=1, **written)
-        splits[split] = records.Split((shard,))
-    write_manifest(directory, tokenizer, splits)
+    for split, shards in found.items():
+        written = []
+        for number, of_shard in enumerate(shards):
+            name = f"{split}-{number}.tfrecord"
+            records.write_records(str(directory / name), of_shard)
+            written.append(shard([*map(len, of_shard)], name, part_bytes))
+        splits[split] = records.Split(tuple(written))
+    vocabulary = {"vocab_sha256": tokenizer.sha256, "vocab_size": tokenizer.vocab_size}
+    manifest_of(splits, **vocabulary).write(str(directory))
     return str(directory)
 
 

@@ -51,7 +51,7 @@ def test_the_same_seed_draws_the_same(tmp_path):
         for segment in split_document(document, 24, 0.3, starts, random.Random(number)):
             written.append(records.serialize_segment(segment, number))
     found = {"segments": hashlib.sha256(b"".join(written)).hexdigest()[:16]}
-    sources = read_sources(write_shards(tmp_path, TOKENIZER, {"train": written, "heldout": []}))
+    sources = read_sources(write_shards(tmp_path, TOKENIZER, {"train": [written], "heldout": []}))
     dataset = pretraining_dataset(sources, ExampleOptions(24, seed=5), TOKENIZER, 8)
     found["training"] = digest(dataset.take(20))
     segments = records.parse_segments(tf.constant(written))

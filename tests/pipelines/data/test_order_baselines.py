@@ -14,13 +14,13 @@ from tests.pipelines.data.small_records import write_shards
 def test_lengths_do_not_tell_the_label(tmp_path, tokenizer):
     """Of sop; that nsp's labels have the same lengths is exact: test_sentence_pairs.py."""
     # Documents of sentences as long as those of novels; their order means nothing.
-    rng, written = random.Random(1), {"train": [], "heldout": []}
+    rng, written = random.Random(1), {"train": [[]], "heldout": [[]]}
     for number in range(150):
         count = rng.randint(60, 160)
         document = [[20] * max(1, round(rng.lognormvariate(2.9, 0.75))) for _ in range(count)]
         for segment in split_document(document, 64, 0.1, [True] * tokenizer.vocab_size, rng):
             record = records.serialize_segment(segment, number)
-            written["train" if number % 2 else "heldout"].append(record)
+            written["train" if number % 2 else "heldout"][0].append(record)
     record_dir = write_shards(tmp_path, tokenizer, written)
     found = order_baselines(record_dir, "heldout", ExampleOptions(64), tokenizer)
     correct, total = found["inside"]["lengths"]
@@ -34,7 +34,7 @@ def test_lengths_that_tell_the_label_are_found(tmp_path, tokenizer):
     for split, count in (("train", 2_000), ("heldout", 1_000)):
         lengths = 9 + rng.integers(5, 9, count)
         segments = [Segment([20] * n, [0, 9], 3, i % 6 == 0) for i, n in enumerate(lengths)]
-        written[split] = [records.serialize_segment(*pair[::-1]) for pair in enumerate(segments)]
+        written[split] = [[records.serialize_segment(*pair[::-1]) for pair in enumerate(segments)]]
     record_dir = write_shards(tmp_path, tokenizer, written)
     found = order_baselines(record_dir, "heldout", ExampleOptions(24), tokenizer)
     assert found.keys() == {"openings", "inside"}

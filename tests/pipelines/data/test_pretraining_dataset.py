@@ -10,13 +10,31 @@ from pipelines.data import training_order
 from pipelines.data.examples import ExampleOptions, example_draws
 from pipelines.data.masking import unmask
 from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
-from pipelines.data.records import Manifest, parse_segments
+from pipelines.data.records import Manifest, parse_segments, serialize_segment
+from pipelines.data.segments import Segment
 from tests.builders import raises_one_line
-from tests.pipelines.data.small_records import reference_manifest, write_records
+from tests.pipelines.data.small_records import reference_manifest, write_shards
 
 COUNTS = {"train": [7, 0, 13, 3], "heldout": [5, 6]}
 OPTIONS = ExampleOptions(max_seq_length=24, seed=77)
 GLOBAL_BATCH = 4
+
+
+def write_records(directory, tokenizer, counts_of):
+    """Writes records whose first piece numbers them."""
+    rng, numbers = np.random.default_rng(5), itertools.count(110)  # of 155 pieces or more
+
+    def record():
+        pieces = rng.integers(20, 100, rng.integers(6, 20)).tolist()
+        pieces[0] = next(numbers)
+        starts = [0, *sorted(rng.choice(range(1, 6), 2, replace=False).tolist())]
+        return serialize_segment(Segment(pieces, starts, 0, False), pieces[0])
+
+    found = {
+        split: [[record() for _ in range(count)] for count in counts]
+        for split, counts in counts_of.items()
+    }
+    return write_shards(directory, tokenizer, found, part_bytes=300)
 
 
 @pytest.fixture(scope="module")

@@ -116,19 +116,6 @@ def test_openings_have_labels_of_their_own_kind():
 
 
 class TestNextSentence:
-    def test_neighbours_exchange_their_second_parts(self):
-        segments = [[[11, 12], [13]], [[21], [22, 23], [24, 25]]]
-        # One of a single sentence, one whose neighbour that is, and one without neighbour.
-        segments += [[[31, 32, 33]], [[41], [42]], [[51], [52]]]
-        alone = [([31, 32, 33], []), ([41, 42], []), ([51, 52], [])]
-        # [13] and [24, 25] are one piece apart, the least there is: the longer is cut.
-        for change, label, parts in ((0.1, 1, ([24], [13])), (0.9, 0, ([13], [24]))):
-            out = build(segments, [0.0] * 5, [change] * 5, 16, "nsp")
-            found = [parts_of(out, row) for row in range(5)]
-            assert found == [([11, 12], parts[0]), ([21, 22, 23], parts[1]), *alone]
-            assert out["sentence_order_labels"].tolist() == [label, label, 0, 0, 0]
-            assert out["sentence_order_weights"].tolist() == [1, 1, 0, 0, 0]
-
     row = st.lists(st.integers(1, 6), min_size=1, max_size=6).map(pieces_of)
 
     @settings(max_examples=10, deadline=None)

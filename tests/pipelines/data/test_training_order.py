@@ -40,8 +40,7 @@ def test_order_from_any_record_is_the_tail_of_the_order(monkeypatch):
 
 def test_a_group_is_of_all_the_corpus():
     # 13 GB in 240 shards: two sets of them, of each of which a group takes a part.
-    shards = [shard([10**5 - 16] * 640, part_bytes=1 << 16)] * 160
-    shards += [shard([10**5 - 16] * 320, part_bytes=1 << 16)] * 80
+    shards = [shard([10**5 - 16] * 640)] * 160 + [shard([10**5 - 16] * 320)] * 80
     number = 2 * records.MAX_PARTS
     found = shuffled_groups(shards, 3, 0).take(2 * number).as_numpy_iterator()
     groups = [slices for slices, _ in found]
