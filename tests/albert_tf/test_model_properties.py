@@ -4,36 +4,23 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from albert_tf import losses, models
-from albert_tf.config import SHARING_MODES
 from albert_tf.layers.transformer_block import FeedForward
 from albert_tf.models import AlbertForPreTraining
 from tests.builders import tiny_config
 
 TINY = tiny_config(vocab_size=41, num_hidden_layers=2, initializer_range=0.2)
 BATCH, SEQ_LEN, PREDICTIONS = 5, 13, 2
-properties = settings(max_examples=3, deadline=None)
-seeds = st.integers(0, 2**31)
 
 
 def new_model(seed, recompute=False, **changes):
     model = AlbertForPreTraining(dataclasses.replace(TINY, **changes), recompute)
     model.create_variables()
-    return randomize(model, seed)
-
-
-def randomize(model, seed):
     rng = np.random.default_rng(seed)
     for variable in model.variables:
         variable.assign(rng.normal(scale=0.3, size=variable.shape).astype(np.float32))
     return model
-
-
-# One model of each config for all examples: their inputs and weights vary.
-make_model = functools.partial(functools.cache(new_model), 0)
 
 
 def make_batch(seed):
@@ -64,14 +51,11 @@ def assert_same(actual, expected, tolerance=1e-5):
         )
 
 
-@properties
-@given(seed=seeds)
-def test_padding_changes_nothing(seed):
-    model = randomize(make_model(), seed)
-    batch = make_batch(seed)
+def test_padding_changes_nothing():
+    model, batch = new_model(1), make_batch(1)
     expected = run(model, batch)
     padding = batch["input_mask"] == 0
-    noise = np.random.default_rng(seed + 1).integers(0, 41, padding.shape, np.int32)
+    noise = np.random.default_rng(2).integers(0, 41, padding.shape, np.int32)
     noisy = {
         **batch,
         "input_word_ids": np.where(padding, noise, batch["input_word_ids"]),
@@ -86,15 +70,12 @@ def test_padding_changes_nothing(seed):
     assert_same(outputs, expected)
 
 
-@properties
-@given(seed=seeds, layers=st.integers(1, 2), sharing=st.sampled_from(SHARING_MODES))
-def test_wanted_positions_come_out_as_among_all(seed, layers, sharing):
-    model = make_model(parameter_sharing=sharing, num_hidden_layers=layers)
-    randomize(model, seed)
-    batch = make_batch(seed)
-    rng = np.random.default_rng(seed)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_wanted_positions_come_out_as_among_all(layers):
+    model, batch = new_model(4, num_hidden_layers=layers), make_batch(4)
     # In any order, repeated, of padding too.
-    positions = tf.constant(rng.integers(0, SEQ_LEN, [BATCH, 7]), tf.int32)
+    positions = np.random.default_rng(4).integers(0, SEQ_LEN, [BATCH, 7])
+    positions = tf.constant(positions, tf.int32)
     expected = model.encoder(batch)
     states, pooled = expected["sequence_output"], expected["pooled_output"]
     for wanted in (positions, positions[:, :0]):
@@ -105,11 +86,8 @@ def test_wanted_positions_come_out_as_among_all(seed, layers, sharing):
         np.testing.assert_allclose(encoded["pooled_output"], pooled, atol=1e-5)
 
 
-@properties
-@given(seed=seeds)
-def test_the_order_is_scored_at_the_separator_too(seed):
-    model = randomize(make_model(), seed)
-    batch = make_batch(seed)
+def test_the_order_is_scored_at_the_separator_too():
+    model, batch = new_model(2), make_batch(2)
     found = model(batch, at_separator=True)
     # Position 3 is the last of the first segment, in every row.
     states = model.encoder(batch)["sequence_output"][:, 3]
@@ -130,7 +108,6 @@ def test_the_order_is_scored_at_the_separator_too(seed):
         (AlbertForPreTraining, 1 + PREDICTIONS),
         (functools.partial(models.AlbertForSequenceClassification, num_labels=3), 1),
         (functools.partial(models.AlbertForMultipleChoice, num_choices=BATCH), 1),
-        (models.AlbertForQuestionAnswering, SEQ_LEN),
     ],
 )
 def test_the_last_block_computes_what_is_wanted(make, last):
@@ -152,10 +129,8 @@ def test_recomputed_gradients_are_the_same():
 @pytest.mark.parametrize(
     ("sharing", "recompute", "options"),
     [
-        ("all", False, {}),
-        ("none", False, {}),
         ("all", True, {}),
-        ("all", False, {"at_separator": True}),
+        ("none", False, {"at_separator": True}),
     ],
 )
 def test_padding_is_computed_in_attention_only(sharing, recompute, options, monkeypatch):
@@ -231,7 +206,9 @@ def test_bfloat16_is_near_float32(mixed_bfloat16):
     assert_near(found, expected, 0.03, of_gradients=3.3)
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+)
 def test_compiled_equals_not_compiled(precision, request):
     if precision != "float32":
         request.getfixturevalue(precision)
