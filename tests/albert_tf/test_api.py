@@ -1,16 +1,13 @@
 import ast
-import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import albert_tf
 from albert_tf.jobs import command
 from albert_tf.storage.errors import UserError
-from export.loading import load_module, open_checkpoint
 from pipelines import predict
 from tests import jobs
 from tests.builders import tiny_config
@@ -30,24 +27,6 @@ def test_every_name_is_there_and_documented():
 def made(pretrained):
     """A model, its tokenizer and their directory."""
     return *albert_tf.from_pretrained(pretrained), str(pretrained)
-
-
-def test_an_export_gives_its_encoder(made, tmp_path):
-    model, tokenizer, directory = made
-    # Its signatures are not read: tracing them takes seconds.
-    tf.saved_model.save(load_module(open_checkpoint(directory, "encoder", 16)), str(tmp_path))
-    (tmp_path / "assets.extra").mkdir()
-    provenance = json.dumps(tokenizer.settings._asdict())
-    (tmp_path / "assets.extra/export.json").write_text(provenance)
-    with pytest.warns(UserWarning, match="the heads are freshly initialised"):
-        again, its_tokenizer = albert_tf.from_pretrained(tmp_path)
-    assert again.config == model.config
-    assert its_tokenizer.sha256 == tokenizer.sha256
-    assert its_tokenizer.settings == tokenizer.settings
-    np.testing.assert_equal(again.encoder.get_weights(), model.encoder.get_weights())
-    with pytest.raises(UserError, match="masked LM has random weights"):
-        albert_tf.SentenceScorer(again, its_tokenizer)
-    albert_tf.TextEmbedder(again, its_tokenizer)
 
 
 def test_bad_directories(made, tmp_path):

@@ -106,15 +106,16 @@ def hostile_export(tmp_path_factory, trained, tiny_vocabulary):
     return path, model
 
 
-def test_no_function_of_a_saved_model_is_run(hostile_export):
+def test_an_export_gives_its_encoder_and_no_function_of_it_is_run(hostile_export):
     path, model = hostile_export
-    config, tokenizer = saved_model.read_config_and_tokenizer(str(path))
-    assert config == model.config and tokenizer.settings == (False, True, False)
-    again = albert_tf.AlbertForPreTraining(config)
-    again.create_variables()
-    saved_model.restore_encoder(again.encoder, str(path))
+    with pytest.warns(UserWarning, match="the heads are freshly initialised"):
+        again, tokenizer = albert_tf.from_pretrained(path)
+    assert again.config == model.config and tokenizer.settings == (False, True, False)
     np.testing.assert_equal(again.encoder.get_weights(), model.encoder.get_weights())
     assert not (path.parent / "of_its_choice").exists()
+    with pytest.raises(ValueError, match="masked LM has random weights"):
+        albert_tf.SentenceScorer(again, tokenizer)
+    albert_tf.TextEmbedder(again, tokenizer)
 
 
 def test_damaged_exports(hostile_export, tmp_path):
