@@ -76,6 +76,7 @@ def test_without_addons_the_command_that_installs_them(monkeypatch):
         optimization.lamb(0.1)
 
 
+@pytest.mark.slow
 def test_layers_are_announced_when_keras_is_imported():
     """Also where its import failed before."""
     keras = "tf_keras" if HAS_KERAS_3 else "keras"
