@@ -63,7 +63,7 @@ def test_graph_on_awkward_texts(nasty):
     check_graph([])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5))
 def test_graph_on_any_text(texts):
     check_graph(texts)
