@@ -109,7 +109,7 @@ def lines_of_nasty_files(nasty):
 
 @pytest.mark.parametrize("values", itertools.product([True, False], repeat=3))
 def test_graph_agrees_with_every_setting(sentences_tokenizer, nasty, values):
-    lines = [line for line in lines_of_nasty_files(nasty)[::5] if len(line) < 5_000]
+    lines = [line for line in lines_of_nasty_files(nasty)[::20] if len(line) < 5_000]
     vocabulary = with_settings(sentences_tokenizer, *values)
     assert_graph_agrees(vocabulary, [*lines, *sentences.ugly(), ODD])
 
@@ -243,7 +243,7 @@ class TestReference:
             assert tokenizer.encode(entry["text"]) == entry[case]["ids"], entry["text"]
         texts = [entry["text"] for entry in golden]
         texts += ["eee", "eeeee", "!!!!!!!", "a eee", "0" * 26]  # segmentations of equal score
-        texts += lines_of_nasty_files(nasty) if case == "lower" else []
+        texts += lines_of_nasty_files(nasty)[::5] if case == "lower" else []
         assert_graph_agrees(tokenizer, texts)
 
     def test_digit_comma_split_is_the_only_difference(self, shared):
@@ -318,16 +318,3 @@ def test_a_batch_of_no_texts_is_refused(tokenizer):
         with raises_one_line(message):
             tokenizer(*arguments)
     assert len(tokenizer(iter("ab"), iter("cd"))["input_mask"]) == 2
-
-
-@pytest.mark.parametrize("table", ["word_starts", "replacement_ids"])
-def test_autograph_does_not_convert_what_reads_the_pieces(tokenizer, monkeypatch, table):
-    context, seen = tf.__internal__.autograph.control_status_ctx, []
-
-    def read():
-        seen.append(context().status.name)
-        return np.zeros(1)
-
-    monkeypatch.setattr(tokenizer.vocabulary, table, read)
-    tf.function(lambda: tf.constant(getattr(tokenizer, table)()))()
-    assert seen == ["DISABLED"]
