@@ -24,6 +24,7 @@ from pipelines.tasks.running.batches import make_batch
 from pipelines.tasks.squad import SquadTask
 from tests import sentences
 from tests.conftest import make_text
+from tests.pipelines.test_train_vocab import rules_for
 from tests.vocabularies import train
 
 
@@ -49,7 +50,9 @@ def accents_tokenizer(tmp_path_factory):
 def self_preparing_tokenizer(accents_tokenizer):
     """A model that lower-cases and removes accents by its own rules."""
     tokenizer, text = copy.copy(accents_tokenizer), TextSettings()
-    content = with_normalizer(tokenizer.vocabulary.model_bytes, normalizer(text))
+    with rules_for(f"{ODD}{sentences.TEXT}"):
+        table = normalizer(text)
+    content = with_normalizer(tokenizer.vocabulary.model_bytes, table)
     tokenizer.vocabulary = SentencePieceVocabulary("", content, text)
     return tokenizer
 
