@@ -42,43 +42,50 @@ def test_a_batch_is_its_examples_padded(per_example):
         assert batch["input_type_ids"][out].tolist() == types
 
 
+def batches_of(lengths, batch_size, number, start_step=0, by_length=True):
+    order = training_order(lengths, batch_size, 3, start_step, by_length)
+    return [batch.tolist() for batch in order.take(number).as_numpy_iterator()]
+
+
 @pytest.mark.parametrize("by_length", [False, True])
-def test_an_epoch_takes_each_example_once_from_any_step(by_length):
+def test_a_run_goes_on_at_any_step(by_length):
+    """Also where batches cross the ends of epochs."""
+    lengths = np.random.default_rng(1).integers(3, 500, 77)
+    whole = batches_of(lengths, 6, 37, by_length=by_length)
+    assert batches_of(lengths, 6, 8, 29, by_length) == whole[29:]
+    if not by_length:
+        epochs = np.concatenate(whole)[: 2 * 77].reshape(2, 77)
+        assert (np.sort(epochs) == range(77)).all() and (epochs[0] != epochs[1]).any()
+
+
+def test_batches_of_similar_lengths():
     lengths = np.random.default_rng(1).integers(3, 500, 80)
-    order = training_order(lengths, 5, seed=3, start_step=0, by_length=by_length)
-    found = list(order.take(48).as_numpy_iterator())  # three epochs
+    found = batches_of(lengths, 5, 48)  # three epochs
     for epoch in range(3):
         assert sorted(np.concatenate(found[16 * epoch : 16 * epoch + 16])) == list(range(80))
-    assert [b.tolist() for b in found[:16]] != [b.tolist() for b in found[16:32]]
+    assert found[:16] != found[16:32]
     padded = sum(5 * lengths[batch].max() for batch in found) / (3 * lengths.sum())
-    assert (padded < 1.15) == by_length
+    assert padded < 1.15
     # Short ones do not all come first.
     longest = [lengths[batch].max() for batch in found[:16]]
     assert longest != sorted(longest)
     # Few examples make batches of different ones.
-    order = training_order(lengths[:40], 16, seed=3, start_step=0, by_length=by_length)
-    assert np.mean([len(set(batch)) for batch in order.take(50).as_numpy_iterator()]) > 14
-
-    # A resumed run goes on at any step, also where batches cross the epochs' ends.
-    def batches_from(step, count):
-        order = training_order(lengths[:-3], 6, 3, step, by_length)
-        return [batch.tolist() for batch in order.take(count).as_numpy_iterator()]
-
-    whole = batches_from(0, 37)
-    for step in (1, 29):
-        assert batches_from(step, 8) == whole[step : step + 8]
+    assert np.mean([len(set(batch)) for batch in batches_of(lengths[:40], 16, 50)]) > 14
 
 
-def test_hosts_and_replicas_divide_a_batch():
+def test_hosts_and_replicas_divide_a_batch(monkeypatch):
     sequences = make_sequences(50)
     longest = int(sequences.lengths().max())
+    order = np.random.default_rng(2).permutation(48).reshape(4, 12)
+    order = tf.data.Dataset.from_tensor_slices(order)
+    monkeypatch.setattr(batches, "training_order", lambda *_: order)
 
-    def batches_of(replicas, hosts, host):
+    def batches_for(replicas, hosts, host):
         context = tf.distribute.InputContext(hosts, host, replicas)
         return iter(training_dataset(sequences, 12, 5, 2, longest, False, context))
 
-    whole = batches_of(1, 1, 0)
-    parts = [batches_of(4, 2, 0), batches_of(4, 2, 1)]
+    whole = batches_for(1, 1, 0)
+    parts = [batches_for(4, 2, 0), batches_for(4, 2, 1)]
     for _ in range(2):
         expected = next(whole)
         assert expected["input_mask"].shape[1] <= longest
