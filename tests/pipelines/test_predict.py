@@ -140,7 +140,7 @@ def test_answers_may_be_ignored_and_unknown_text_is_told(tuned, tmp_path):
 
 @pytest.mark.usefixtures("eager")
 def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeypatch):
-    path = write_csv(tmp_path / "in.csv", 95)
+    path = write_csv(tmp_path / "in.csv", 45)
     predict(tuned / "seed_1", path, tmp_path / "whole.csv")
     run, calls = predict_lib.fine_tuned.FineTunedRun, []
     monkeypatch.setattr(run, "rows_per_part", 10)
@@ -148,29 +148,29 @@ def test_a_job_that_is_stopped_loses_and_doubles_no_row(tuned, tmp_path, monkeyp
 
     def stops(self, examples, prepared):
         calls.append(len(examples))
-        if len(calls) % 4 == 0:
+        if len(calls) % 3 == 0:
             raise KeyboardInterrupt
         return answer(self, examples, prepared)
 
     monkeypatch.setattr(run, "answer", stops)
-    for _ in range(3):
+    for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             predict(tuned / "seed_1", path, tmp_path / "out.csv")
         assert not (tmp_path / "out.csv").exists()
     with monkeypatch.context() as patch, pytest.raises(ValueError, match=r"run \(code_version"):
         patch.setattr(albert_tf, "__version__", "0.0.1")  # its columns may be others
         predict(tuned / "seed_1", path, tmp_path / "out.csv")
-    write_csv(path, 95, seed=10)
+    write_csv(path, 45, seed=10)
     with pytest.raises(ValueError, match=r"holds another run \(input_files"):
         predict(tuned / "seed_1", path, tmp_path / "out.csv")
-    write_csv(path, 95)
+    write_csv(path, 45)
     predict(tuned / "seed_1", path, tmp_path / "out.csv")
-    assert len(calls) == 10 + 3, "no part is answered twice"
+    assert len(calls) == 5 + 2, "no part is answered twice"
     whole, found = read(tmp_path / "whole.csv"), read(tmp_path / "out.csv")
-    assert [row["id"] for row in found] == [f"id{i}" for i in range(95)]
+    assert [row["id"] for row in found] == [f"id{i}" for i in range(45)]
     assert [row["prediction"] for row in found] == [row["prediction"] for row in whole]
     predict(tuned / "seed_1", path, tmp_path / "out.csv")
-    assert len(calls) == 13, "a finished job does nothing"
+    assert len(calls) == 7, "a finished job does nothing"
     for seed, top_k in (("seed_2", 5), ("seed_1", 3)):
         what = "top_k 5 there, 3 here" if top_k == 3 else "weights '.*' there"
         with pytest.raises(ValueError, match=rf"exists, and not from this model.*{what}"):
@@ -226,12 +226,11 @@ def test_what_pandas_makes_of_an_empty_cell_is_an_empty_text(tuned):
         predict_lib.load(tuned / "seed_1").predict([rows[0], {"first": "a", "second": odd}])
 
 
-@pytest.mark.parametrize("row", ["abc", ("a", "b"), None])
-def test_a_pair_is_no_text(row):
+def test_a_pair_is_no_text():
     columns = {"text": "subject", "text_pair": "body", "label": "queue", "id": None}
     task = SimpleNamespace(columns=columns, examples=list)
     found = SimpleNamespace(task=task)
     with pytest.raises(
         UserError, match=r"^rows\[0\] is no dict; expected the fields subject, body$"
     ):
-        Predictor(found, None).predict([row])
+        Predictor(found, None).predict([("a", "b")])

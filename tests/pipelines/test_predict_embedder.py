@@ -13,6 +13,7 @@ from tests.builders import with_random_weights, write_json_lines, write_task_mod
 from tests.conftest import WORDS
 from tests.pipelines.test_predict import predict, rows_of
 
+pytestmark = pytest.mark.usefixtures("eager")
 TEXTS = ["", *(" ".join(WORDS[i : 2 * i]) for i in range(1, 25)), "the sea " * 200]
 
 
