@@ -89,12 +89,16 @@ def test_features_equal_the_references(shared, golden, spiece_30k):
     assert (len(passages), sum(map(len, passages.values()))) == (368 + 1021, 1436 + 3451)
     features = golden("race_dev_512_128")
     assert len(features) == 40
+    examples = []
     for feature in features:
         first = spiece_30k.preprocess(feature["example"]["endings"][0])
-        [example] = [e for e in passages[feature["example_id"]] if first_answer(e) == first]
-        sequences, _ = task.encode([example], spiece_30k, 512, True)
-        for i, row in enumerate(pieces_of(sequences)):
-            length = sum(feature["input_mask"][i])
-            assert row == feature["input_ids"][i][:length]
-            assert sequences.first_lengths[i] == length - sum(feature["segment_ids"][i])
-        assert sequences.labels["labels"].tolist() == [feature["label_id"]]
+        examples += [e for e in passages[feature["example_id"]] if first_answer(e) == first]
+    sequences, _ = task.encode(examples, spiece_30k, 512, True)
+    assert sequences.labels["labels"].tolist() == [feature["label_id"] for feature in features]
+    masks, types, ids = (
+        [row for feature in features for row in feature[name]]
+        for name in ("input_mask", "segment_ids", "input_ids")
+    )
+    assert pieces_of(sequences) == [row[: sum(mask)] for row, mask in zip(ids, masks)]
+    first_lengths = [sum(mask) - sum(of_second) for mask, of_second in zip(masks, types)]
+    assert sequences.first_lengths.tolist() == first_lengths
