@@ -14,14 +14,9 @@ RATES = ("learning_rate_0.02", "learning_rate_1e-05")  # the second is better
 TWO = "--learning_rate=0.02,1e-5 --random_seeds=2 --noadamw_bias_correction"
 
 
-def finetune(*places, more, splits=("train", "dev"), exit_code=0):
+def finetune(*places, more, exit_code=0):
     """Returns what the program printed to stdout, or the error of exit code 2."""
-    flags = table_flags(*places, splits=splits)
-    if "--num_epochs=" in more:
-        flags = [flag for flag in flags if "num_" not in flag]
-    else:
-        flags.append("--num_train_steps=3")
-    flags += more.split()
+    flags = [*table_flags(*places), "--num_train_steps=3", *more.split()]
     return run("pipelines.finetune", *flags, exit_code=exit_code, before=QUICKLY)[exit_code // 2]
 
 
@@ -76,23 +71,3 @@ def test_a_killed_command_does_what_is_missing_and_no_other_run(
     written = re.findall(r"^predictions .*rates/(.*)/predictions/", out, re.MULTILINE)
     assert {*written} == {f"{RATES[1]}/seed_2"}
     assert (output_dir / "combinations.json").read_text() == expected
-
-
-@pytest.mark.parametrize(
-    ("splits", "more", "message"),
-    [
-        (("train", "dev"), "--num_epochs=2,3 --num_warmup_steps=20", "beyond the run's 15 steps"),
-        (("train",), "--num_epochs=2 --folds=3 --num_warmup_steps=20", "beyond the run's 10 steps"),
-        (
-            ("train",),
-            "--learning_rate=1,2 --dev_fraction=0",
-            "several values are compared on dev: give --dev_file",
-        ),
-    ],
-)
-def test_what_cannot_be_compared_leaves_no_directory(
-    table, pretrained, tmp_path, splits, more, message
-):
-    out = tmp_path / "out"
-    assert message in finetune(table, pretrained, out, more=more, splits=splits, exit_code=2)
-    assert not out.exists()
