@@ -20,12 +20,12 @@ from pipelines.tasks.running.defaults import choose
 from pipelines.tasks.running.results import summarise
 from pipelines.tasks.running.seed_run import FinetuneSettings
 from pipelines.training.settings import LoopSettings
+from tests import builders
 from tests.albert_tf.checkpoints.test_name_map import convert
 from tests.builders import (
     DEV,
     TEST,
     classification,
-    finetune,
     make_rows,
     raises_one_line,
     run_task,
@@ -35,6 +35,9 @@ from tests.builders import (
 )
 from tests.jobs import assert_same_bits, log, run, run_code, start, wait_for, weights
 from tests.pipelines.test_predict import read
+
+# One layer, where the checkpoint has two: they share all weights.
+finetune = functools.partial(builders.finetune, num_hidden_layers=1)
 
 
 @pytest.fixture(scope="module")
@@ -74,27 +77,55 @@ def test_learns_and_says_so(two_seeds, table, pretrained):
     assert stored == {**description, "columns": columns}
 
 
-@pytest.mark.usefixtures("eager")
-def test_the_best_weights_predict(table, pretrained, tiny_vocabulary, tmp_path, monkeypatch):
-    """Of a run from random weights that gets worse from its first evaluation on."""
-    task = classification(table)
-    score, falling = task.score, iter([0.9, 0.5])
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory, table, pretrained):
+    """A run of a frozen, deeper encoder that gets worse from its first evaluation on.
+
+    Returns its directory, and the probabilities of dev at both evaluations and at the end.
+    """
+    task, run_dir = classification(table), tmp_path_factory.mktemp("runs") / "frozen"
+    score, falling, scored = task.score, iter([0.9, 0.5]), []
 
     def falling_score(rows):
         rows = list(rows)
         scored.append([row["probability_of_label"] for row in rows])
         return {**score(rows), "accuracy": next(falling, 0.3)}
 
-    scored = []
-    monkeypatch.setattr(task, "score", falling_score)
-    config = str(pretrained / "albert_config.json")
-    start = {"albert_config": config, "spm_model_file": str(tiny_vocabulary)}
     loop = LoopSettings(steps_per_loop=1, save_checkpoint_steps=1, eval_steps=1)
-    steps = {"num_train_steps": 2, "num_warmup_steps": 0}
-    run_task(task, None, tmp_path, **start, loop=loop, **steps)
-    assert model_directory.find_checkpoint(str(tmp_path / "seed_1/best"))[1].endswith("ckpt-1")
-    at_1, at_2, predicted = scored
+    changes = {"num_hidden_layers": 3, "freeze_encoder": True}
+    changes |= {"num_train_steps": 2, "num_warmup_steps": 0}
+    tf.config.run_functions_eagerly(True)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(task, "score", falling_score)
+            run_task(task, pretrained, run_dir, loop=loop, **changes)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    return run_dir, scored
+
+
+def test_the_best_weights_predict(frozen):
+    run_dir, (at_1, at_2, predicted) = frozen
+    assert model_directory.find_checkpoint(str(run_dir / "seed_1/best"))[1].endswith("ckpt-1")
     assert predicted == at_1 != at_2
+
+
+def test_a_frozen_encoder(frozen, pretrained):
+    _, checkpoint = model_directory.find_checkpoint(str(pretrained))
+    theirs, ours = tf.train.load_checkpoint(checkpoint), weights(frozen[0] / "seed_1")
+    encoder = [name for name in ours if name.startswith("model/encoder/")]
+    assert len(encoder) > 10 and any("pooler/kernel" in name for name in encoder)
+    for name in encoder:
+        np.testing.assert_array_equal(ours[name], theirs.get_tensor(name))
+    [head] = {name for name in ours if "bias/.ATTRIBUTES/VARIABLE" in name} - set(encoder)
+    assert np.abs(ours[head]).max() > 1e-3, "biases begin at 0"
+
+
+def test_another_depth(frozen, tmp_path):
+    """The checkpoint has two layers, which share all weights."""
+    assert json.loads((frozen[0] / "run.json").read_text())["config.num_hidden_layers"] == 3
+    converted = convert(frozen[0] / "seed_1", tmp_path / "converted", "huggingface")
+    assert json.loads((converted / "config.json").read_text())["num_hidden_layers"] == 3
 
 
 @pytest.mark.usefixtures("eager")
@@ -138,12 +169,8 @@ def test_a_finished_run_only_predicts(two_seeds, table, pretrained, tmp_path):
 def test_the_summary_of_seeds():
     figures = {seed: {"dev": {"f1": value}} for seed, value in ((1, 0.5), (2, 0.9), (3, 0.6))}
     of_dev = summarise("own", "f1", {**figures, 4: {}})["dev"]
-    assert [of_dev[name] for name in ("median", "lowest", "highest")] == [
-        {"f1": 0.6},
-        {"f1": 0.5},
-        {"f1": 0.9},
-    ]
-    assert of_dev["seeds"].keys() == {"1", "2", "3"}
+    values = [of_dev[name]["f1"] for name in ("median", "lowest", "highest")]
+    assert values == [0.6, 0.5, 0.9] and of_dev["seeds"].keys() == {"1", "2", "3"}
 
 
 @pytest.mark.usefixtures("eager")
@@ -196,22 +223,13 @@ seed_run.run_seed = lambda *_: {"metrics": {}}
 """
 
 
-@pytest.mark.parametrize(
-    ("more", "name"),
-    [
-        ("--task=classification --text_column=first --train_file={}/train.tsv", "dev_fraction"),
-        ("--task=embedding --train_file={}/texts.csv --eval_steps=0", "hidden_dropout_prob"),
-    ],
-)
-def test_what_is_not_given_is_chosen_and_printed(table, pretrained, tmp_path, more, name):
-    shutil.copy(table / "train.tsv", tmp_path)
-    (tmp_path / "texts.csv").write_text("text\n" + "The fox said\nA river\n" * 20)
-    flags = [*more.format(tmp_path).split(), "--nobaseline", f"--output_dir={tmp_path}/out"]
-    flags += [f"--init_checkpoint={pretrained}"]
+def test_what_is_not_given_is_chosen_and_printed(table, pretrained, tmp_path):
+    flags = f"--task=classification --text_column=first --train_file={table}/train.tsv --nobaseline"
+    flags = [*flags.split(), f"--init_checkpoint={pretrained}", f"--output_dir={tmp_path}/out"]
     out, _ = run("pipelines.finetune", *flags, before=WITHOUT_TRAINING)
-    assert ("dev      9 rows" in out) == (name == "dev_fraction")
+    assert "train    81 rows" in out and "dev      9 rows" in out
     [chosen] = re.findall("chosen   (.*)", out)
-    assert f"--{name}" in chosen
+    assert "--dev_fraction" in chosen
     # They are those of the run, which the same command resumes.
     out, _ = run("pipelines.finetune", *flags, *chosen.split(), before=WITHOUT_TRAINING)
     assert "chosen" not in out
@@ -306,6 +324,9 @@ def test_one_line_for_wrong_flags(table, pretrained, tmp_path):
         f"{own} --folds=2 --learning_rate=1,2": "num_epochs: give one value each with --folds",
         f"{own} --learning_rate=1,1.0": "--num_epochs: learning_rate_1 is there twice",
         f"{start} --num_epochs=1,2 --eval_steps=0": "are compared on dev",
+        f"{start} --num_epochs=1,2 --dev_fraction=0": "are compared on dev: give --dev_file",
+        f"{start} --num_epochs=1,2 --num_warmup_steps=99": "99 is beyond the run's",
+        f"{start} --num_epochs=1 --folds=3 --num_warmup_steps=99": "99 is beyond the run's",
         f"{start} --folds=95": "rows have 90 different texts: use fewer",
         "--task=glue --data_dir=. --folds=5": "--folds does not apply to --task=glue, only to cl",
         f"{own} --lr=1e-4": "error: there is no flag --lr: use --learning_rate; see --help",
@@ -317,20 +338,6 @@ def test_one_line_for_wrong_flags(table, pretrained, tmp_path):
     for line, message in zip(lines, cases.values()):
         assert line.startswith("error: ") and message in line
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.usefixtures("eager")
-def test_a_frozen_encoder(table, pretrained, tmp_path):
-    changes = {"num_train_steps": 2, "num_warmup_steps": 0, "freeze_encoder": True}
-    finetune(table, pretrained, tmp_path, splits=("train", "dev", "test"), **changes)
-    _, checkpoint = model_directory.find_checkpoint(str(pretrained))
-    theirs, ours = tf.train.load_checkpoint(checkpoint), weights(tmp_path / "seed_1")
-    encoder = [name for name in ours if name.startswith("model/encoder/")]
-    assert len(encoder) > 10 and any("pooler/kernel" in name for name in encoder)
-    for name in encoder:
-        np.testing.assert_array_equal(ours[name], theirs.get_tensor(name))
-    [head] = {name for name in ours if "bias/.ATTRIBUTES/VARIABLE" in name} - set(encoder)
-    assert np.abs(ours[head]).max() > 1e-3, "biases begin at 0"
 
 
 @pytest.mark.slow
@@ -345,17 +352,6 @@ def test_it_begins_with_an_exported_model(table, pretrained, tmp_path, kind):
     shutil.rmtree(f"{exported}/assets")
     with pytest.raises(ValueError, match=r"without assets/albert_config\.json"):
         finetune(table, exported, tmp_path / "c", num_train_steps=10)
-
-
-@pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize("depth", [1, 5])
-def test_another_depth(table, pretrained, tmp_path, depth):
-    """The checkpoint has two layers, which share all weights."""
-    changes = {"num_hidden_layers": depth, "num_train_steps": 2, "num_warmup_steps": 0}
-    finetune(table, pretrained, tmp_path / "run", **changes)
-    assert json.loads((tmp_path / "run/run.json").read_text())["config.num_hidden_layers"] == depth
-    converted = convert(tmp_path / "run/seed_1", tmp_path / "converted", "huggingface")
-    assert json.loads((converted / "config.json").read_text())["num_hidden_layers"] == depth
 
 
 @pytest.mark.parametrize(
