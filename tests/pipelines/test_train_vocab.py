@@ -81,7 +81,9 @@ def test_text_is_prepared_as_the_tokenizer_does(tmp_path):
 @contextlib.contextmanager
 def rules_for(text):
     """Makes normalizers of the rules for characters of this text only: all rules take 8 s."""
-    known = {c for form in ("NFC", "NFD", "NFKC", "NFKD") for c in unicodedata.normalize(form, text)}
+    known = {
+        c for form in ("NFC", "NFD", "NFKC", "NFKD") for c in unicodedata.normalize(form, text)
+    }
     decompile = sentencepiece.SentencePieceNormalizer.decompile
 
     def decompile_some(normalizer):
@@ -157,18 +159,19 @@ def test_done_is_not_done_again(corpus, tmp_path, capsys):
     assert sorted(p.suffix for p in tmp_path.iterdir()) == [".model", ".txt", ".vocab"]
 
 
-def test_report_is_on_lines_that_training_did_not_see(tmp_path, capsys):
+def test_report_is_on_lines_that_training_did_not_see(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("pipelines.train_vocab._MIN_HELDOUT_LINES", 10)
     path = tmp_path / "corpus.txt"
-    lines = [line for line in make_text(900, seed=4).split("\n") if line][:10_003]
+    lines = [line for line in make_text(90, seed=4).split("\n") if line][:1003]
     lines[99::100] = ["ж" * 7] * len(lines[99::100])  # only in the lines held out
     path.write_text("\n".join(lines), encoding="utf-8")
     train(path, tmp_path, character_coverage=1.0)
     printed = capsys.readouterr().out
-    assert "on 100 lines held out of training: 2.00 pieces per word, 50.0000 % <unk>" in printed
-    assert "most frequent among <unk>: 'жжжжжжж' 100" in printed
-    path.write_text("\n".join(lines[:9999]), encoding="utf-8")  # 99 of them: all train
+    assert "on 10 lines held out of training: 2.00 pieces per word, 50.0000 % <unk>" in printed
+    assert "most frequent among <unk>: 'жжжжжжж' 10" in printed
+    path.write_text("\n".join(lines[:999]), encoding="utf-8")  # 9 of them: all train
     prefix = train(path, tmp_path, "small", character_coverage=1.0)
-    assert "on 100 lines of the training text" in capsys.readouterr().out
+    assert "on 10 lines of the training text" in capsys.readouterr().out
     assert any("ж" in piece for piece in listing(prefix))
 
 
