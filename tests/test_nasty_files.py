@@ -17,6 +17,7 @@ from tests.pipelines.data.small_records import create_records
 
 UTF16 = "this is UTF-16 text; convert the file to UTF-8"
 NO_TEXT = "no text in it"
+LONG = "very_long_line.txt"
 
 # What is wrong with a file (None: nothing); what is read of it, with --on_bad_line=skip where
 # lines are bad, as sentences: documents, sentences, lines skipped (None: the file is refused all
@@ -43,7 +44,7 @@ OUTCOMES = {
     "one_line_no_newline.txt": (None, (1, 1, 0), (1, 1)),
     "single_sentence_docs.txt": (None, (200, 200, 0), (200, 200)),
     "many_empty_docs.txt": (None, (2, 4, 0), (2, 4)),
-    "very_long_line.txt": (None, (1, 2, 0), (1, 809)),  # read in two parts of 1 MB at most
+    LONG: (None, (1, 2, 0), (1, 809)),  # read in two parts of 1 MB at most
     "long_token.txt": (None, (2, 4, 0), (2, 64)),
     "long_url_base64.txt": (None, (1, 2, 0), (1, 41)),
     "emoji_zwj.txt": (None, (2, 4, 0), (2, 3)),
@@ -78,10 +79,17 @@ def test_the_files_are_what_they_were(nasty):
         assert hashlib.sha256((nasty / name).read_bytes()).hexdigest() == digest, name
 
 
+# Of the others, prose has as many sentences, or none is read.
+PROSE = [name for name, (_, a, b) in OUTCOMES.items() if a and a[:2] != b and name != LONG]
+
+
 @pytest.mark.parametrize(
     ("name", "input_format"),
-    [(name, "sentences") for name in OUTCOMES]
-    + [(name, "prose") for name, (_, a, b) in OUTCOMES.items() if a and a[:2] != b],
+    [
+        *((name, "sentences") for name in OUTCOMES),
+        *((name, "prose") for name in PROSE),
+        pytest.param(LONG, "prose", marks=pytest.mark.slow),
+    ],
 )
 def test_records(nasty, tiny_vocabulary, tmp_path, in_this_process, name, input_format):
     problem, as_sentences, as_prose = OUTCOMES[name]
@@ -111,7 +119,7 @@ def train(paths, prefix, **changes):
 
 
 def test_vocabulary(nasty, tmp_path):
-    """test_all_together trains one on all other files."""
+    """test_all_together trains one on all good files."""
     options = {"vocab_size": 61, "character_coverage": 0.99}
     faults = {name: fault for name, (fault, *_) in OUTCOMES.items() if fault not in (None, NO_TEXT)}
     faults["only_newlines.txt"] = "hold no text"
@@ -123,9 +131,10 @@ def test_vocabulary(nasty, tmp_path):
     with raises_one_line("hold no text"):
         train([nasty / "latin1.txt"], tmp_path / "own", text_format={"on_bad_line": "skip"})
     assert not list(tmp_path.iterdir())
-    train([nasty / "very_long_line.txt"], tmp_path / "own", **options)
+    train([nasty / LONG], tmp_path / "own", **options)
 
 
+@pytest.mark.slow
 def test_all_together(nasty, tiny_vocabulary, tmp_path, in_this_process):
     with raises_one_line(r"is not UTF-8|is UTF-16 text|not a whole gzip"):
         create(f"{nasty}/*.*", tmp_path / "refused", tiny_vocabulary)
@@ -134,8 +143,6 @@ def test_all_together(nasty, tiny_vocabulary, tmp_path, in_this_process):
     expected = [1, 2, 0]  # of the one file that the index of the directory passes over
     shutil.copy(nasty / ODD_NAME, texts)
     for name, (problem, as_sentences, _) in OUTCOMES.items():
-        if name == "very_long_line.txt":  # takes long; test_vocabulary trains on it
-            continue
         if as_sentences:
             expected = [a + b for a, b in zip(expected, as_sentences)]
         if as_sentences or problem == NO_TEXT:
