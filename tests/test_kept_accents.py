@@ -22,7 +22,7 @@ WORDS = "かぎ かき bán bàn ข่า ข้า क्षमा कषम�
 SETTINGS = {"do_lower_case": False, "keep_accents": True, "latex_quotes": False}
 
 
-@pytest.fixture(scope="module", params=["bpe", "wordpiece"])
+@pytest.fixture(scope="module", params=["bpe", pytest.param("wordpiece", marks=pytest.mark.slow)])
 def vocabulary(request, tmp_path_factory):
     """A vocabulary of a corpus of WORDS, beside the corpus and a model with random weights."""
     place, rng = tmp_path_factory.mktemp("accents"), random.Random(1)
