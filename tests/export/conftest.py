@@ -74,3 +74,18 @@ def exported(tmp_path_factory, model_dir, module) -> Path:
 @pytest.fixture(scope="session")
 def loaded(exported):
     return tf.saved_model.load(str(exported))
+
+
+class SavedModule:
+    """A module whose functions are those of its SavedModel: the first call of each takes long."""
+
+    def __init__(self, module, loaded):
+        self._module, self.function = module, loaded.signatures.__getitem__
+
+    def __getattr__(self, name):
+        return getattr(self._module, name)
+
+
+@pytest.fixture(scope="session")
+def saved_module(module, loaded):
+    return SavedModule(module, loaded)

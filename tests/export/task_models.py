@@ -74,14 +74,15 @@ def make_module(tmp_path_factory, tiny_vocabulary):
 
 
 @pytest.fixture(scope="session")
-def module_of(make_module, module, wordpiece):
-    """Maps a task's name to its module, which is made once; "pretraining" is exported, too."""
+def module_of(make_module, request):
+    """Maps a task's name to its module, which is made once; that of "pretraining" was exported."""
 
     def of(name):
         if name == "pretraining":
-            return module
+            return request.getfixturevalue("saved_module")
         task = TASKS[name.removesuffix(", WordPiece")]
-        return make_module(task, wordpiece) if name.endswith("WordPiece") else make_module(task)
+        wordpiece = [request.getfixturevalue("wordpiece")] if name.endswith("WordPiece") else []
+        return make_module(task, *wordpiece)
 
     return of
 
@@ -124,3 +125,9 @@ def assert_alike(answers, expected):
 
 def ask(module, **inputs):
     return serve(module, "serving_default", **inputs)
+
+
+def ask_eagerly(module, signature="serving_default", **inputs):
+    """Answers without tracing, which takes longer than all answers of a test."""
+    tensors = {name: tf.constant(values) for name, values in inputs.items()}
+    return {name: output.numpy() for name, output in getattr(module, signature)(**tensors).items()}

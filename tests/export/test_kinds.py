@@ -1,5 +1,6 @@
 """Every kind of model: answers from raw strings are those of fine-tuning's own evaluation."""
 
+import dataclasses
 import json
 import random
 from pathlib import Path
@@ -23,10 +24,19 @@ from tests.builders import read_tsv
 from tests.conftest import WORDS
 from tests.export import task_models
 from tests.export.conftest import CHINESE
-from tests.export.task_models import LABELS, TASKS, ask, call, serve
+from tests.export.task_models import LABELS, TASKS, ask, ask_eagerly, call, serve
 
+# The graphs of these have no part of their own: they answer eagerly. Others are traced once.
+EAGER = (
+    "classifier of texts",
+    "multilabel",
+    "regressor",
+    "embedder, cls",
+    "question_answering, 2.0",
+)
+ALIKE = ("cloze", "question_answering")  # as multiple_choice and "question_answering, 2.0"
+TRACED = ["pretraining", *(name for name in TASKS if name not in (*EAGER, *ALIKE))]
 ODD = ["", " \u3000", "Óld ﬁsh ½ _ [MASK] 1,000, 北京 한국", "\u0301", "¨ a_b _", "x" * 200, "a\0b"]
-OF_TEXTS = ["classifier", "classifier of texts", "multilabel", "regressor"]
 
 
 def make_texts(number, seed, longest=60):
@@ -55,6 +65,10 @@ def evaluate(task, module, examples, directory):
     return task.write(str(directory), "dev", examples, task.answers(examples, features, outputs))
 
 
+def answers_of(module, name, signature="serving_default", **texts):
+    return (ask_eagerly if name in EAGER else serve)(module, signature, **texts)
+
+
 def check_shares(task, module, examples, answers):
     sequences, features = encode(task, module, examples)
     expected = sequences.unknown_shares(task.owners(features), module.served.tokenizer)
@@ -62,7 +76,16 @@ def check_shares(task, module, examples, answers):
     return expected
 
 
-@pytest.mark.parametrize("name", [*OF_TEXTS, "classifier of texts, WordPiece"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "classifier",
+        "classifier of texts",
+        "multilabel",
+        "regressor",
+        pytest.param("classifier of texts, WordPiece", marks=pytest.mark.slow),
+    ],
+)
 def test_texts_and_pairs(module_of, tmp_path, name):
     task, module = TASKS[name.removesuffix(", WordPiece")], module_of(name)
     first, second = make_texts(30, 1), make_texts(30, 2)[::-1]
@@ -75,8 +98,9 @@ def test_texts_and_pairs(module_of, tmp_path, name):
     [path] = evaluate(task, module, examples, tmp_path)
     rows = read_tsv(path)
     texts = {"text": first, **({"text_pair": second} if has_pairs else {})}
-    answers = ask(module, **texts)
-    share = answers if name.startswith("classifier") else serve(module, "unknown_share", **texts)
+    answers = share = answers_of(module, name, **texts)
+    if not name.startswith("classifier"):
+        share = answers_of(module, name, "unknown_share", **texts)
     expected = check_shares(task, module, examples, share)
     if name == "classifier of texts":
         assert list(expected[3:5]) == [1, 1] and 0 < expected[5] < 1 and expected.min() == 0
@@ -93,25 +117,26 @@ def test_texts_and_pairs(module_of, tmp_path, name):
     assert len({row["prediction"] for row in rows}) > 1 or name.endswith("WordPiece")
     expected = [[float(row[f"probability_{label}"]) for label in LABELS] for row in rows]
     np.testing.assert_allclose(answers["probabilities"], expected, atol=1e-5)
-    assert [label.decode() for label in serve(module, "labels")["labels"]] == list(LABELS)
+    labels = answers_of(module, name, "labels")["labels"]
+    assert [label.decode() for label in labels] == list(LABELS)
 
 
 @pytest.mark.parametrize("name", ["embedder", "embedder, cls"])
 def test_embeddings(module_of, name):
     texts = make_texts(20, 4)
     module = module_of(name)
-    found = ask(module, text=texts)["embedding"]
+    found = answers_of(module, name, text=texts)["embedding"]
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-5)
     module.model.trained_length = module.max_seq_length
     embed = albert_tf.TextEmbedder(
         module.model, module.served.tokenizer, name.partition(", ")[2] or "mean"
     )
     np.testing.assert_allclose(found, embed(texts), atol=1e-5)
-    directory = module.served.model_dir
-    rows = predict.load(directory).predict(texts)
-    np.testing.assert_allclose([row["embedding"] for row in rows], found, atol=1e-5)
-    examples = [EmbeddingExample(str(i), text) for i, text in enumerate(texts)]
-    check_shares(TASKS[name], module, examples, serve(module, "unknown_share", text=texts))
+    if name not in EAGER:
+        rows = predict.load(module.served.model_dir).predict(texts)
+        np.testing.assert_allclose([row["embedding"] for row in rows], found, atol=1e-5)
+        examples = [EmbeddingExample(str(i), text) for i, text in enumerate(texts)]
+        check_shares(TASKS[name], module, examples, serve(module, "unknown_share", text=texts))
 
 
 def test_choices(module_of, tmp_path):
@@ -135,10 +160,14 @@ def test_choices(module_of, tmp_path):
     assert shares[4] > 0.05 and shares.min() == 0
 
 
-QUESTIONS = ["question_answering, beams", "question_answering, 2.0, WordPiece"]
-
-
-@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "question_answering, beams",
+        "question_answering, 2.0",
+        pytest.param("question_answering, 2.0, WordPiece", marks=pytest.mark.slow),
+    ],
+)
 def test_answers_to_questions(module_of, tmp_path, name):
     is_wordpiece = name.endswith("WordPiece")
     task, module = TASKS[name.removesuffix(", WordPiece")], module_of(name)
@@ -152,7 +181,7 @@ def test_answers_to_questions(module_of, tmp_path, name):
     found = {file.stem: json.loads(file.read_text()) for file in files}
     expected, nbest = found["dev_predictions"], found["dev_nbest_predictions"]
     inputs = {"question": [q.text for q in questions], "context": [q.context for q in questions]}
-    answers = ask(module, **inputs)
+    answers = answers_of(module, name, **inputs)
     texts = [answer.decode() for answer in answers["answer"]]
     for row, question in enumerate(questions):
         candidates = nbest[question.id]
@@ -166,24 +195,19 @@ def test_answers_to_questions(module_of, tmp_path, name):
     assert all(answer in context for answer, context in zip(texts, contexts))
 
 
-# All but those whose graphs have parts of the others alone.
-LIKE = ("classifier of texts", "regressor", "cloze", "question_answering, 2.0", "embedder, cls")
-UNLIKE = ["pretraining", *(name for name in TASKS if name not in LIKE)]
-
-
 def own_signatures(module):
     """Those of all kinds are tested on the exported model alone."""
     is_exported = module.served.kind == "pretraining"
     return {n: of for n, of in module.signatures.items() if is_exported or n not in COMMON}
 
 
-@pytest.mark.parametrize("name", UNLIKE)
+@pytest.mark.parametrize("name", TRACED)
 def test_inputs_and_outputs_are_those_of_the_table(module_of, loaded, name):
     module = module_of(name)
-    is_saved = name == "pretraining"
-    assert not is_saved or set(loaded.signatures) == set(module.signatures)
+    if name == "pretraining":
+        assert set(loaded.signatures) == set(module.signatures)
     for signature, table in own_signatures(module).items():
-        function = loaded.signatures[signature] if is_saved else module.function(signature)
+        function = module.function(signature)
         specs = tf.nest.flatten(function.structured_input_signature)
         dtypes = {spec.name: spec.dtype for spec in specs}
         assert dtypes == {key: field.dtype for key, field in table.inputs.items()}, signature
@@ -215,7 +239,7 @@ def test_the_table_of_signatures_in_the_readme_is_up_to_date():
     assert found == [*head, *rows], "the table is:\n" + "\n".join([*head, *rows])
 
 
-@pytest.mark.parametrize("name", UNLIKE)
+@pytest.mark.parametrize("name", TRACED)
 def test_rows_in_any_batches_are_answered_as_alone(module_of, name):
     """TF Serving joins requests and cuts them, without a check of outputs: batching_session.cc."""
     module = module_of(name)
@@ -266,7 +290,7 @@ def check_answered(answers, number):
         assert values.dtype == object or np.isfinite(values).all(), name
 
 
-@pytest.mark.parametrize("name", UNLIKE)
+@pytest.mark.parametrize("name", TRACED)
 def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(module_of, name):
     module = module_of(name)
     for signature, table in own_signatures(module).items():
@@ -291,23 +315,28 @@ def test_hostile_and_empty_requests_are_answered_and_unlike_shapes_refused(modul
                         call(function, {**good, key: wrong})
 
 
-OF_WORDS = task_models.token_classification(("VB", "NN", "O"))
+# No tags of entities: each word is a span.
+PARTS_OF_SPEECH = ("VB", "NN", "O", "DT", "IN", "JJ")
 
 
 @pytest.mark.parametrize(
-    ("task", "number", "labels"),
-    [(TASKS["token_classifier"], 50, {"á", "b"}), (OF_WORDS, 500, {"VB", "NN", "O"})],
+    ("labels", "number", "found_labels"),
+    [(None, 50, {"á", "b"}), (PARTS_OF_SPEECH, 500, {*PARTS_OF_SPEECH})],
     ids=["spans", "parts of speech"],
 )
-def test_spans_of_raw_text(make_module, tmp_path, task, number, labels):
-    module = make_module(task)
+def test_spans_of_raw_text(module_of, tmp_path, labels, number, found_labels):
+    task, module = TASKS["token_classifier"], module_of("token_classifier")
+    if labels:
+        task = task_models.token_classification(labels)
+        served = dataclasses.replace(module.served, task={**module.served.task, "labels": labels})
+        module = type(module)(module.model, served)
     texts = make_texts(20, 1) + [text for text, _ in _TEXTS]
     as_read = [text.decode("utf-8", "replace") for text in map(tf.compat.as_bytes, texts)]
     examples = [of_text(str(i), text) for i, text in enumerate(as_read)]
     [path] = evaluate(task, module, examples, tmp_path)
     with open(path, encoding="utf-8") as file:
         expected = [json.loads(line)["spans"] for line in file]
-    answers = ask(module, text=texts)
+    answers = (ask_eagerly if labels else ask)(module, text=texts)
     check_shares(task, module, examples, answers)
     assert answers["num_spans"].tolist() == list(map(len, expected))
     for row, spans in enumerate(expected):
@@ -316,7 +345,7 @@ def test_spans_of_raw_text(make_module, tmp_path, task, number, labels):
         assert spans == near, texts[row]
     assert max(len(text.split()) for text in texts) > module.max_seq_length  # windows
     found = [span["label"] for spans in expected for span in spans]
-    assert len(found) > number and set(found) == labels
+    assert len(found) > number and set(found) == found_labels
 
 
 def test_words_that_are_given(module_of, tmp_path):

@@ -35,11 +35,11 @@ def test_texts_become_the_inputs_of_the_encoder(exported, tokenizer):
         check(loaded.bert_pack_inputs(tokenized, **arguments), rows, seq_length)
 
 
-def test_the_signature_tokenize_gives_the_inputs_of_tokens(module):
+def test_the_signature_tokenize_gives_the_inputs_of_tokens(saved_module):
     inputs = {"text": [SHORT, LONG, "", "dog"], "text_pair": ["Birds sing.", LONG, "", " "]}
-    answers = serve(module, "pooled", **serve(module, "tokenize", **inputs))
+    answers = serve(saved_module, "pooled", **serve(saved_module, "tokenize", **inputs))
     assert not any(answers["error"])
-    expected = serve(module, "serving_default", **inputs)["pooled_output"]
+    expected = serve(saved_module, "serving_default", **inputs)["pooled_output"]
     np.testing.assert_allclose(answers["pooled_output"], expected, atol=1e-5)
 
 
