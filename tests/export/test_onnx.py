@@ -1,15 +1,15 @@
 """An ONNX model answers like the model it was made of, and holds each shared weight once."""
 
 import dataclasses
-import importlib
 import json
+import sys
 
 import numpy as np
 import pytest
 
 from albert_tf.kinds import KINDS
 from albert_tf.text.packing import FEATURES
-from export import fixed_graph
+from export import fixed_graph, to_openvino
 from export.to_onnx import convert
 from tests.builders import raises_one_line
 from tests.export.task_models import TASKS
@@ -135,10 +135,16 @@ def test_answers_by_an_op_that_is_not_converted_are_refused(module_of, tmp_path,
         convert(module_of("classifier"), str(tmp_path / "out.onnx"))
 
 
-def test_a_missing_package_is_one_clear_error(module, tmp_path, monkeypatch):
-    def without(name, *arguments, **options):
-        raise ImportError(name)
-
-    monkeypatch.setattr(importlib, "import_module", without)
-    with pytest.raises(ValueError, match=r"^onnx is missing: pip install 'albert_tf\[onnx\]'$"):
-        convert(module, str(tmp_path / "out.onnx"))
+@pytest.mark.parametrize(
+    ("name", "convert_to", "more"),
+    [("onnx", convert, ()), ("openvino", to_openvino.convert, (None, None, 0.5))],
+)
+def test_a_missing_package_is_one_clear_error(
+    name, convert_to, more, module, tmp_path, monkeypatch
+):
+    """Also where it is installed: None makes its import fail."""
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "export.openvino_graph", raising=False)
+    expected = rf"^{name} is missing: pip install 'albert_tf\[{name}\]'$"
+    with pytest.raises(ValueError, match=expected):
+        convert_to(module, str(tmp_path / "out"), *more)

@@ -105,7 +105,7 @@ def test_a_model_of_one_segment_type_reads_no_pairs(model, module):
     module.model.create_variables()
     assert list(module.signatures["serving_default"].inputs) == ["text"]
     tokens = module.tokenize(tf.constant([SHORT, SHORT]), tf.constant(["", SHORT]))
-    errors = module.function("pooled")(**tokens)["error"].numpy()
+    errors = module._on_good_rows(module.pooled, **tokens)["error"].numpy()
     assert errors.tolist() == [b"", b"segment_ids must be 0 to 0"]
 
 

@@ -1,7 +1,6 @@
 """A TFLite or ONNX model answers like the model it was made of; a TFLite file is small."""
 
 import dataclasses
-import importlib.util
 import json
 import shutil
 
@@ -79,6 +78,7 @@ def run(path, **inputs):
     return runner(**{name: np.array([row], np.int32) for name, row in inputs.items()})
 
 
+@pytest.mark.slow
 def test_the_encoder_of_a_pretrained_model_answers_alike(model_dir, tmp_path):
     """It was pre-trained with LENGTH pieces, which is the default."""
     path = tmp_path / "float/model.tflite"
@@ -112,9 +112,9 @@ def test_a_classifier_in_int8_is_small_and_near(make_module, tmp_path):
     assert parameters < of_file[True] < parameters + 150_000
 
 
-def test_an_app_needs_the_files_beside_it_alone(make_module, tmp_path):
+def test_an_app_needs_the_files_beside_it_alone(module_of, tmp_path):
     """The steps of export/README.md, TFLite: a text to a label."""
-    module = make_module(TASKS["classifier of texts"], max_seq_length=LENGTH)
+    module = module_of("classifier of texts")
     path = tmp_path / "toy.tflite"
     convert(module, str(path))
     described = json.loads((tmp_path / "toy.tflite.json").read_text())
@@ -123,7 +123,7 @@ def test_an_app_needs_the_files_beside_it_alone(make_module, tmp_path):
     length, special = described["max_seq_length"], described["special_pieces"]
     vocabulary = str(tmp_path / described["vocab_file"])
     tokenizer = AlbertTokenizer(vocabulary, described["do_lower_case"])
-    assert tokenizer.sha256 == described["vocab_sha256"] and length == LENGTH
+    assert tokenizer.sha256 == described["vocab_sha256"] and length == module.max_seq_length
     assert special["[MASK]"] == tokenizer.mask_id
     for text in ("The quick fox.", "The quick brown fox jumps over the lazy dogs. " * 3):
         pieces = [special["[CLS]"], *tokenizer.encode(text)[: length - 2], special["[SEP]"]]
@@ -140,11 +140,7 @@ def test_an_app_needs_the_files_beside_it_alone(make_module, tmp_path):
 
 @pytest.mark.parametrize(
     ("form", "flag", "formats"),
-    [
-        ("tflite", "dev_file=dev.csv", "openvino"),
-        ("onnx", "max_seq_length=16", "tflite"),
-        ("openvino", "quantize", "tflite, onnx"),
-    ],
+    [("tflite", "dev_file=dev.csv", "openvino"), ("openvino", "quantize", "tflite, onnx")],
 )
 def test_a_flag_of_another_format_is_refused(form, flag, formats):
     given = f"--format={form}", "--checkpoint=a", "--output=b", f"--{flag}"
@@ -152,23 +148,10 @@ def test_a_flag_of_another_format_is_refused(form, flag, formats):
     assert run_program("export.convert", *given, exit_code=2)[1].endswith(expected)
 
 
-@pytest.mark.parametrize("output", ["folder", "new/", "a.onnx", "folder.tflite"])
+@pytest.mark.parametrize("output", ["a.onnx", "folder.tflite"])
 def test_an_output_that_is_no_tflite_file_is_refused(output, tmp_path):
-    for name in ("folder", "folder.tflite"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "folder.tflite").mkdir()
     given = "--format=tflite", "--checkpoint=a", f"--output={tmp_path}/{output}"
     error = run_program("export.convert", *given, exit_code=2)[1]
     assert error.endswith(f"{output}: expected the name of a file, ending in .tflite\n")
-    assert len([*tmp_path.iterdir()]) == 2
-
-
-@pytest.mark.parametrize(
-    ("form", "flags"),
-    [("onnx", ["--quantize"]), ("openvino", ["--calibration_file=a.csv", "--dev_file=b.csv"])],
-)
-def test_a_format_whose_package_is_missing(form, flags, model_dir, tmp_path):
-    if importlib.util.find_spec(form):
-        pytest.skip(f"{form} is installed")
-    given = f"--format={form}", f"--checkpoint={model_dir}", f"--output={tmp_path}/a.{form}", *flags
-    error = run_program("export.convert", *given, exit_code=2)[1]
-    assert error.endswith(f"{form} is missing: pip install 'albert_tf[{form}]'\n")
+    assert len([*tmp_path.iterdir()]) == 1
