@@ -126,6 +126,7 @@ def test_installed_in_an_empty_environment(python, wheel, tmp_path):
     assert "The [MASK] is here." in done.stdout
 
 
+@pytest.mark.slow
 def test_make_install_serves_every_directory(wheel, tmp_path):
     build = f"from setuptools import build_meta; build_meta.build_editable({str(tmp_path)!r})"
     run(sys.executable, "-c", build, cwd=wheel.parent)
