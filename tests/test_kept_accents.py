@@ -22,7 +22,7 @@ WORDS = "かぎ かき bán bàn ข่า ข้า क्षमा कषम�
 SETTINGS = {"do_lower_case": False, "keep_accents": True, "latex_quotes": False}
 
 
-@pytest.fixture(scope="module", params=["bpe", pytest.param("wordpiece", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["bpe", "wordpiece"])
 def vocabulary(request, tmp_path_factory):
     """A vocabulary of a corpus of WORDS, beside the corpus and a model with random weights."""
     place, rng = tmp_path_factory.mktemp("accents"), random.Random(1)
@@ -61,6 +61,10 @@ def ids(vocabulary):
     return ids
 
 
+WORDPIECE = pytest.param("wordpiece", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("vocabulary", ["bpe", WORDPIECE], indirect=True, scope="module")
 def test_models_keep_them(place, ids, tmp_path):
     convert(place / "untrained", tmp_path / "out", "huggingface")
     convert(tmp_path / "out", tmp_path / "in")
