@@ -42,7 +42,7 @@ OUTAGE = r"error: All 10 retry attempts failed.*503.*gs://bucket/.*\n"
 @pytest.mark.parametrize(
     ("place", "code", "message"),
     [
-        ("gs://bucket/*.txt", 503, OUTAGE),
+        pytest.param("gs://bucket/*.txt", 503, OUTAGE, marks=pytest.mark.slow),  # waits for 6 s
         ("gs://bucket/*.txt", 403, "error: .*HTTP response code 403.* gs://bucket/.*\n"),
         ("s3://bucket/a.txt", None, "error: .*scheme 's3' not implemented.*s3://bucket/a.*\n"),
     ],

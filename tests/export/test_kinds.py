@@ -163,7 +163,7 @@ def test_choices(module_of, tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        "question_answering, beams",
+        pytest.param("question_answering, beams", marks=pytest.mark.slow),
         "question_answering, 2.0",
         pytest.param("question_answering, 2.0, WordPiece", marks=pytest.mark.slow),
     ],

@@ -26,6 +26,7 @@ def two_rates(tmp_path_factory, table, pretrained):
     return output_dir, finetune(table, pretrained, output_dir, more=TWO)
 
 
+@pytest.mark.slow
 def test_a_table_with_the_best_on_dev(two_rates):
     output_dir, out = two_rates
     assert f"2 runs, 1 seed each: {', '.join(RATES)}\n" in out
