@@ -1,3 +1,5 @@
+import gc
+
 import pytest
 
 
@@ -13,3 +15,14 @@ def three_steps(tmp_path_factory):
     model = run(directory, 3, every=2)
     tf.config.run_functions_eagerly(False)
     return directory, model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_old_iterators():
+    """Ends the iterators of the tests that are done.
+
+    TensorFlow 2.15 may miss that an iterator with AUTOTUNE ends. It then waits for the next time
+    that it tunes, which is about as long as the iterator is old: half a minute, in later tests.
+    """
+    yield
+    gc.collect()
