@@ -154,6 +154,13 @@ def test_nothing_works_at_import():
     run_code(IMPORT_ALL, *names)
 
 
+def test_tests_name_their_extras_by_the_marker():
+    # Other skips would escape `make test-extras`.
+    paths = (PROJECT / "tests").rglob("test_*.py")
+    own = [path.stem for path in paths if re.search(r"importorskip\(", path.read_text("utf-8"))]
+    assert not own
+
+
 def test_extras_promise_no_version_older_than_the_tested_one():
     text = (PROJECT / "pyproject.toml").read_text("utf-8")
     promised = re.findall(r"^(?:huggingface|hub|onnx|openvino) = \[(.*)\]$", text, re.MULTILINE)

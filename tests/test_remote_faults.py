@@ -55,10 +55,18 @@ def test_a_refusal_or_an_outage_is_one_line(store, place, code, message):
 
 
 @pytest.mark.slow
-def test_an_outage_in_the_middle_of_a_job(inputs, store):
+@pytest.mark.parametrize(
+    ("command", "kind", "name"),
+    [
+        ((*RECORDS, "--num_workers=2"), "start", "train-"),
+        (RECORDS, "start", "manifest.json"),
+        (PRETRAINING, "start", "checkpoints/ckpt-2"),
+        (PRETRAINING, "read", "tfrecord"),
+    ],
+)
+def test_an_outage_in_the_middle_of_a_job(inputs, store, command, kind, name):
     """The same command resumes when it is over."""
-    command = (*RECORDS, "--num_workers=2")
-    store.rules.append(Rule("start", name="train-", times=None, code=503))
+    store.rules.append(Rule(kind, name=name, times=None, code=503))
     _, err = run(*command, exit_code=2)
     assert re.search(f"(?m)^{OUTAGE}\\Z", err) and "Traceback" not in err
     store.rules.clear()

@@ -36,14 +36,14 @@ def test_what_is_refused(name):
         "a dict of tensors": [tf.constant(IDS)] * 3,
         "input_word_ids": {"word_ids": IDS},
     }
-    for name in NAMES:
-        wrong[f"{name} is of float32, ex"] = {**INPUTS, name: INPUTS[name].astype("float32")}
-    for name in NAMES[1:]:
-        wrong[rf"{name} has shape \(1, 3\).*\(1, 6\)"] = {**one, name: one[name][:, :3]}
-    for name, value in (*zip(NAMES, (29, 255, 2)), *zip(NAMES, [-1] * 3)):
-        wrong[f"{name} has the value {value}, expected 0 to"] = {
+    for key in NAMES:
+        wrong[f"{key} is of float32, ex"] = {**INPUTS, key: INPUTS[key].astype("float32")}
+    for key in NAMES[1:]:
+        wrong[rf"{key} has shape \(1, 3\).*\(1, 6\)"] = {**one, key: one[key][:, :3]}
+    for key, value in (*zip(NAMES, (29, 255, 2)), *zip(NAMES, [-1] * 3)):
+        wrong[f"{key} has the value {value}, expected 0 to"] = {
             **INPUTS,
-            name: np.where(IDS[3, 5] == IDS, value, INPUTS[name]),
+            key: np.where(IDS[3, 5] == IDS, value, INPUTS[key]),
         }
     if name == "answerable":  # it must know which pieces are the text
         wrong["input_type_ids"] = IDS

@@ -34,8 +34,12 @@ EAGER = (
     "embedder, cls",
     "question_answering, 2.0",
 )
-ALIKE = ("cloze", "question_answering")  # as multiple_choice and "question_answering, 2.0"
-TRACED = ["pretraining", *(name for name in TASKS if name not in (*EAGER, *ALIKE))]
+ALIKE = ("cloze", "question_answering")  # as multiple_choice and "question_answering, beams"
+TRACED = [
+    "pretraining",
+    *(name for name in TASKS if name not in (*EAGER, *ALIKE)),
+    pytest.param("question_answering", marks=pytest.mark.slow),
+]
 ODD = ["", " \u3000", "Óld ﬁsh ½ _ [MASK] 1,000, 北京 한국", "\u0301", "¨ a_b _", "x" * 200, "a\0b"]
 
 

@@ -223,13 +223,22 @@ seed_run.run_seed = lambda *_: {"metrics": {}}
 """
 
 
-def test_what_is_not_given_is_chosen_and_printed(table, pretrained, tmp_path):
-    flags = f"--task=classification --text_column=first --train_file={table}/train.tsv --nobaseline"
-    flags = [*flags.split(), f"--init_checkpoint={pretrained}", f"--output_dir={tmp_path}/out"]
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ("--task=classification --text_column=first --train_file={}/train.tsv", "dev_fraction"),
+        ("--task=embedding --train_file={}/texts.csv --eval_steps=0", "hidden_dropout_prob"),
+    ],
+)
+def test_what_is_not_given_is_chosen_and_printed(table, pretrained, tmp_path, more, name):
+    shutil.copy(table / "train.tsv", tmp_path)
+    (tmp_path / "texts.csv").write_text("text\n" + "The fox said\nA river\n" * 20)
+    flags = [*more.format(tmp_path).split(), "--nobaseline", f"--output_dir={tmp_path}/out"]
+    flags += [f"--init_checkpoint={pretrained}"]
     out, _ = run("pipelines.finetune", *flags, before=WITHOUT_TRAINING)
-    assert "train    81 rows" in out and "dev      9 rows" in out
+    assert ("dev      9 rows" in out) == (name == "dev_fraction")
     [chosen] = re.findall("chosen   (.*)", out)
-    assert "--dev_fraction" in chosen
+    assert f"--{name}" in chosen
     # They are those of the run, which the same command resumes.
     out, _ = run("pipelines.finetune", *flags, *chosen.split(), before=WITHOUT_TRAINING)
     assert "chosen" not in out
@@ -325,8 +334,8 @@ def test_one_line_for_wrong_flags(table, pretrained, tmp_path):
         f"{own} --learning_rate=1,1.0": "--num_epochs: learning_rate_1 is there twice",
         f"{start} --num_epochs=1,2 --eval_steps=0": "are compared on dev",
         f"{start} --num_epochs=1,2 --dev_fraction=0": "are compared on dev: give --dev_file",
-        f"{start} --num_epochs=1,2 --num_warmup_steps=99": "99 is beyond the run's",
-        f"{start} --num_epochs=1 --folds=3 --num_warmup_steps=99": "99 is beyond the run's",
+        f"{start} --num_epochs=4,6 --num_warmup_steps=12": "12 is beyond the run's 11 steps",
+        f"{start} --num_epochs=4 --folds=3 --num_warmup_steps=9": "9 is beyond the run's 8 steps",
         f"{start} --folds=95": "rows have 90 different texts: use fewer",
         "--task=glue --data_dir=. --folds=5": "--folds does not apply to --task=glue, only to cl",
         f"{own} --lr=1e-4": "error: there is no flag --lr: use --learning_rate; see --help",

@@ -7,6 +7,7 @@ import pytest
 from albert_tf.checkpoints.opening import ALBERT_TF, EXPORT, GOOGLE, HUGGINGFACE, open_model
 from albert_tf.storage.errors import UserError
 from export.loading import open_checkpoint
+from pipelines import predict
 from tests.albert_tf.checkpoints.test_name_map import convert, to_google
 
 CONVERT = "' is a .*: convert it by pipelines.convert_checkpoint"
@@ -46,3 +47,8 @@ def test_what_a_path_is(paths, name, form, kind, inside):
     if form != ALBERT_TF:
         with pytest.raises(UserError, match=REFUSALS[form]):
             open_checkpoint(str(paths[name]))
+
+
+def test_a_module_of_tf_hub_is_predicted_like_its_source(paths):
+    loaded = [predict.load(paths[name]) for name in ("hub", "google", "ours")]
+    assert len({model._model.identity["weights"] for model in loaded}) == 1

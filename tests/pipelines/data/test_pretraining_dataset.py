@@ -159,6 +159,10 @@ def test_hosts_share_an_evaluation(record_dir, other_dir, tokenizer, monkeypatch
     # 11 rows, two at a time.
     assert max((part > 0).sum() for part in found) <= 6
 
+    sample = evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, 8, num_examples=4)
+    [rows] = [batch["input_mask"] for batch in take(sample, 9)]
+    assert (rows > 0).sum() == 4
+
 
 def test_a_mixed_run_has_the_rows_of_each_source_in_order(
     record_dir, other_dir, tokenizer, monkeypatch

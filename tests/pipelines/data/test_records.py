@@ -70,7 +70,7 @@ def test_manifest_is_read_as_written(manifest, tmp_path):
         Manifest.read(str(tmp_path))
 
 
-def test_fingerprint_and_paths(manifest):
+def test_fingerprint_paths_and_mean_length(manifest):
     def with_shards(**changes):
         shards = manifest.splits["train"].shards
         shards = tuple(dataclasses.replace(shard, **changes) for shard in shards)
@@ -79,6 +79,8 @@ def test_fingerprint_and_paths(manifest):
 
     assert with_shards(source="elsewhere").fingerprint() == manifest.fingerprint()
     assert with_shards(sha256="0" * 64).fingerprint() != manifest.fingerprint()
+    # 54 pieces, two [CLS] and four [SEP] in two examples, in each of two shards.
+    assert with_shards(examples=2, pieces=54).mean_length == 30
     for file, path in (("x", "gs://b/dir/x"), ("/far/x", "/far/x"), ("gs://x", "gs://x")):
         assert with_shards(file=file).paths("gs://b/dir", "train") == [path, path]
 

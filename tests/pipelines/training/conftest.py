@@ -12,9 +12,10 @@ def three_steps(tmp_path_factory):
 
     directory = tmp_path_factory.mktemp("three")
     tf.config.run_functions_eagerly(True)
-    model = run(directory, 3, every=2)
-    tf.config.run_functions_eagerly(False)
-    return directory, model
+    try:
+        return directory, run(directory, 3, every=2)
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture(scope="module", autouse=True)

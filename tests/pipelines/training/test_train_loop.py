@@ -315,3 +315,16 @@ def test_a_bad_batch_ends_the_run(tmp_path):
     assert first["step"] == 2 and np.isfinite(list(first.values())).all()
     assert tf.train.latest_checkpoint(str(tmp_path / "checkpoints")).endswith("ckpt-2")
     assert all(np.isfinite(value).all() for value in weights(tmp_path).values())
+
+
+def test_curves_have_a_panel_for_each_logged_metric(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(metrics_log.pictures, "write", lambda figure, _: drawn.append(figure))
+    entry = {"step": 1, "masked_lm_loss": 3.0, "heldout_masked_lm_accuracy": 0.2}
+    for entries in ([], [entry, {**entry, "sentence_order_loss": 0.7}]):
+        lines = "".join(json.dumps(entry) + "\n" for entry in entries)
+        (tmp_path / "metrics.jsonl").write_text(lines)
+        metrics_log.draw_curves(str(tmp_path))
+    titles = [{axis.get_title() for axis in figure.axes if axis.axison} for figure in drawn]
+    panels = {"masked-LM loss, nats", "masked-LM accuracy", "sentence-order loss, nats"}
+    assert titles == [set(), panels]
