@@ -34,7 +34,7 @@ EAGER = (
     "embedder, cls",
     "question_answering, 2.0",
 )
-ALIKE = ("cloze", "question_answering")  # as multiple_choice and "question_answering, beams"
+ALIKE = ("cloze", "question_answering")  # by default, multiple_choice and beams stand for them
 TRACED = [
     "pretraining",
     *(name for name in TASKS if name not in (*EAGER, *ALIKE)),
