@@ -28,6 +28,17 @@ _MAX_JSON_BYTES = 64_000_000
 # Initial number of bytes before a range that are searched for blank lines.
 _LOOK_BACK_BYTES = 1 << 12
 
+# Three-letter codes (ISO 639-2) of the languages that sentencex knows by two letters alone.
+_TWO_LETTERS = dict(
+    pair.split(":")
+    for pair in """
+    amh:am ara:ar arm:hy ben:bn bul:bg bur:my cat:ca chi:zh dan:da deu:de dut:nl ell:el eng:en
+    fin:fi fra:fr fre:fr ger:de gre:el guj:gu hin:hi hye:hy ita:it jpn:ja kan:kn kaz:kk mal:ml
+    mar:mr mya:my nld:nl ori:or pan:pa pol:pl por:pt rus:ru slk:sk slo:sk spa:es tam:ta tel:te
+    ukr:uk zho:zh
+    """.split()
+)
+
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -77,6 +88,7 @@ class TextFormat:
         """Raises a UserError for spellings of a language that sentencex would take for English."""
         # Python knows German also as DE, de_DE and deutsch.
         code = re.split("[_.]", locale.normalize(self.language.replace("-", "_")))[0]
+        code = _TWO_LETTERS.get(code, code)
         is_code = re.fullmatch("[a-z]{2,3}", code)
         if code != self.language or not is_code:
             hint = f", here {code!r}" if is_code else ""

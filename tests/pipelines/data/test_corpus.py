@@ -230,7 +230,7 @@ def test_sentences():
 
 
 def test_another_spelling_of_a_language():
-    for language in ("de-DE", "de_AT", "DE", "german", "Deutsch"):
+    for language in ("de-DE", "de_AT", "DE", "german", "Deutsch", "deu", "ger"):
         with raises_one_line(f"--language={language}: expected an ISO 639 code .*, here 'de'$"):
             TextFormat("prose", language=language)
     with raises_one_line("--language=No Such: expected an ISO 639 code in small letters"):
