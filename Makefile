@@ -36,10 +36,9 @@ demo: $(BIN)/albert
 
 install: $(BIN)/albert
 
-# To trace and compile tiny models takes longer than to run them. So XLA does not optimise, and AutoGraph
-# does not convert what it need not. The slow tests run the code as users do.
-QUICK := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true" \
-	WITHOUT_AUTOGRAPH=1
+# To compile tiny models takes longer than to run them, so XLA does not optimise. The slow tests compile
+# as users do.
+QUICK := XLA_FLAGS="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 # Files may run in any order: FILE_ORDER_SEED=7 make test draws one.
 test: $(BIN)/albert
 	$(RUN) ruff check .

@@ -52,7 +52,7 @@ def _negative_log_likelihood(logits, labels, best):
     return losses, lambda dy: (_gradient_of_logits(probs, labels, dy), None, None)
 
 
-@tf.function(jit_compile=True)  # one pass over the largest tensor of a step
+@tf.function(autograph=False, jit_compile=True)  # one pass over the largest tensor of a step
 def _gradient_of_logits(probs, labels, dy):
     hit = tf.one_hot(labels, probs.shape[-1], dtype=probs.dtype)
     return (probs - hit) * dy[..., tf.newaxis]

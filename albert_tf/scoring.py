@@ -73,7 +73,9 @@ class SentenceScorer:
         self._masks_rest_of_word = masks_rest_of_word
         self._word_starts = tokenizer.word_starts()
         ids, row = (tf.TensorSpec([None] * rank, tf.int32) for rank in (2, 1))
-        self._log_probs = tf.function(self._compute, input_signature=[ids, ids, row])
+        self._log_probs = tf.function(
+            self._compute, autograph=False, input_signature=[ids, ids, row]
+        )
 
     def __call__(self, texts: Sequence[str]) -> list[SentenceScore]:
         """Returns the score of each text.
@@ -136,7 +138,7 @@ class MaskFiller:
         _check_masked_lm(model, tokenizer)
         self._model, self._tokenizer = model, tokenizer
         ids, k = tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([], tf.int32)
-        self._best = tf.function(self._compute, input_signature=[ids, ids, ids, k])
+        self._best = tf.function(self._compute, autograph=False, input_signature=[ids, ids, ids, k])
 
     def __call__(self, texts: Sequence[str], top_k: int = 5) -> list[list[list[MaskedPiece]]]:
         """Returns the `top_k` most probable pieces, best first, for each [MASK] of each text.
@@ -206,7 +208,7 @@ class TextEmbedder:
         trained_length = model.trained_length if self._is_trained else None
         self._longest = trained_length or model.config.max_position_embeddings
         ids = tf.TensorSpec([None, None], tf.int32)
-        self._embed = tf.function(self._compute, input_signature=[ids, ids])
+        self._embed = tf.function(self._compute, autograph=False, input_signature=[ids, ids])
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
         """Returns float32 [texts, H]. Raises a UserError if `texts` is not a list of strings."""

@@ -56,7 +56,7 @@ def map_sorted_rows(
     lengths = tf.minimum(rounded_up(tf.maximum(tf.gather(lengths, order), 1)), seq_len)
     rows = {name: tf.gather(tensor, order) for name, tensor in rows.items()}
     # Traced once for parts of any size. The output shapes are used to define the arrays below.
-    compute = tf.function(function).get_concrete_function(
+    compute = tf.function(function, autograph=False).get_concrete_function(
         {name: tf.TensorSpec([None] * t.shape.rank, t.dtype) for name, t in rows.items()}
     )
 

@@ -70,7 +70,8 @@ def answer(module: ServingModule, ids: Mapping[str, tf.Tensor]) -> dict[str, tf.
 def traced(module: ServingModule, shape: list[int | None]):
     """Returns `answer` as a concrete function of int32 inputs with the names in FEATURES."""
     specs = {name: tf.TensorSpec(shape, tf.int32, name) for name in FEATURES}
-    return tf.function(lambda **ids: answer(module, ids)).get_concrete_function(**specs)
+    function = tf.function(lambda **ids: answer(module, ids), autograph=False)
+    return function.get_concrete_function(**specs)
 
 
 def differences(

@@ -26,7 +26,7 @@ class _Tokenize(tf.train.Checkpoint):
         self.tokenizer = tokenizer.in_graph()
         self._longest = longest
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
     def __call__(self, text):
         """Maps texts, string [batch], to int32 [batch, (pieces)]."""
         return self.tokenizer(chars_of_sequence(text, self._longest))
@@ -40,7 +40,7 @@ class _BertPackInputs(tf.train.Checkpoint):
         self._tokenizer = tokenizer
         self._seq_length = seq_length
 
-    @tf.function
+    @tf.function(autograph=False)
     def __call__(self, inputs, seq_length=None):
         """Packs `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`, truncated to seq_length.
 
@@ -60,7 +60,7 @@ class Preprocessor(tf.train.Checkpoint):
         self.tokenize = _Tokenize(tokenizer, longest)
         self.bert_pack_inputs = _BertPackInputs(tokenizer, seq_length)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.string)])
     def __call__(self, text):
         """Tokenizes and packs single texts, string [batch]; see bert_pack_inputs."""
         return self.bert_pack_inputs([self.tokenize(text)])

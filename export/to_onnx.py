@@ -132,7 +132,8 @@ class _Graph:
 
     def _answers(self, kind: Kind, logits: str, shape: list) -> dict[str, str]:
         """Adds the TensorFlow ops of `kind.answers`; returns the same as `_outputs`."""
-        function = tf.function(kind.answers).get_concrete_function(tf.TensorSpec(shape))
+        function = tf.function(kind.answers, autograph=False)
+        function = function.get_concrete_function(tf.TensorSpec(shape))
         names = {function.inputs[0].name: logits}
         for op in function.graph.get_operations():
             inputs = [names[tensor.name] for tensor in op.inputs]

@@ -39,12 +39,9 @@ hypothesis.settings.register_profile("same examples", derandomize=True)
 hypothesis.settings.load_profile("same examples")
 
 
-def pytest_configure(config):
+def pytest_configure():
     """A shell starts `make test &` with Ctrl-C ignored, which programs of tests would inherit."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    runs_tests = hasattr(config, "workerinput") or not config.getoption("numprocesses", 0)
-    if "WITHOUT_AUTOGRAPH" in os.environ and runs_tests:
-        from tests import without_autograph  # noqa: F401
 
 
 def pytest_itemcollected(item):

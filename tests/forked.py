@@ -1,6 +1,5 @@
 """What the programs that `jobs.run` forks need neither import nor compute anew."""
 
-import os
 import unicodedata
 
 import matplotlib.backends.backend_agg  # noqa: F401
@@ -8,9 +7,6 @@ import tensorflow_text  # noqa: F401
 
 from albert_tf.text.characters import character_class
 from pipelines import finetune, pretrain  # noqa: F401
-
-if "WITHOUT_AUTOGRAPH" in os.environ:
-    from tests import without_autograph  # noqa: F401
 
 for test in (str.isspace, unicodedata.combining):
     character_class(test)  # looks at a million characters, and is cached

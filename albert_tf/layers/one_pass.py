@@ -20,13 +20,13 @@ def _gate(x):
     return tf.sigmoid(x * (_LINEAR + _CUBIC * tf.square(x)))
 
 
-@tf.function(jit_compile=True)
+@tf.function(autograph=False, jit_compile=True)
 def _gelu(x):
     y = tf.cast(x, tf.float32)
     return tf.cast(y * _gate(y), x.dtype)
 
 
-@tf.function(jit_compile=True)
+@tf.function(autograph=False, jit_compile=True)
 def _gelu_gradient(x, dy):
     dtype, x, dy = x.dtype, tf.cast(x, tf.float32), tf.cast(dy, tf.float32)
     gate = _gate(x)
@@ -45,13 +45,13 @@ def _below(x):
     return 0.5 * tf.math.erfc(x * -math.sqrt(0.5))
 
 
-@tf.function(jit_compile=True)
+@tf.function(autograph=False, jit_compile=True)
 def _gelu_erf(x):
     y = tf.cast(x, tf.float32)
     return tf.cast(y * _below(y), x.dtype)
 
 
-@tf.function(jit_compile=True)
+@tf.function(autograph=False, jit_compile=True)
 def _gelu_erf_gradient(x, dy):
     dtype, x, dy = x.dtype, tf.cast(x, tf.float32), tf.cast(dy, tf.float32)
     density = tf.exp(-0.5 * tf.square(x)) / math.sqrt(2.0 * math.pi)
@@ -64,7 +64,7 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
     return _gelu_erf(x), lambda dy: _gelu_erf_gradient(x, dy)
 
 
-@tf.function(jit_compile=True)
+@tf.function(autograph=False, jit_compile=True)
 def _layer_norm(x, residual, gamma, beta, epsilon):
     y = tf.cast(x, tf.float32) + tf.cast(residual, tf.float32)
     y -= tf.reduce_mean(y, axis=-1, keepdims=True)
@@ -73,7 +73,7 @@ def _layer_norm(x, residual, gamma, beta, epsilon):
     return tf.cast(y * gamma + beta, x.dtype), tf.cast(y, x.dtype), scale
 
 
-@tf.function(jit_compile=True)
+@tf.function(autograph=False, jit_compile=True)
 def _layer_norm_gradient(normal, scale, gamma, dy):
     dtype, normal, dy = dy.dtype, tf.cast(normal, tf.float32), tf.cast(dy, tf.float32)
     dnormal = dy * gamma
@@ -95,12 +95,12 @@ def layer_norm(x, residual, gamma, beta, epsilon):
     return y, gradient
 
 
-@tf.function(jit_compile=True)
+@tf.function(autograph=False, jit_compile=True)
 def _scaled(scores, scale, bias):
     return tf.cast(scores, tf.float32) * scale + bias
 
 
-@tf.function(jit_compile=True)
+@tf.function(autograph=False, jit_compile=True)
 def _softmax_gradient(probs, dprobs, scale):
     dtype, probs, dprobs = probs.dtype, tf.cast(probs, tf.float32), tf.cast(dprobs, tf.float32)
     sums = tf.reduce_sum(probs * dprobs, axis=-1, keepdims=True)

@@ -185,13 +185,10 @@ class AlbertTokenizer:
         """Converts piece ids to readable text."""
         return self.vocabulary.decode(ids)
 
-    # The pieces are read in Python. Traced in a dataset, AutoGraph would convert a call per piece.
-    @tf.autograph.experimental.do_not_convert
     def word_starts(self) -> np.ndarray:
         """Returns whether each piece starts a word, bool [vocab_size], for whole-word masking."""
         return self.vocabulary.word_starts()
 
-    @tf.autograph.experimental.do_not_convert
     def replacement_ids(self) -> np.ndarray:
         """Returns ids that may replace a masked piece, int32 [n]: pieces of text alone."""
         return self.vocabulary.replacement_ids()

@@ -81,6 +81,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         ids = tf.TensorSpec([None, None], tf.int32)
         function = functools.partial(
             tf.function,
+            autograph=False,
             input_signature=[ids, ids, ids],
             experimental_attributes={"_noinline": True},
         )
@@ -115,7 +116,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
             "choices": task.get("num_choices", 1),
         }
 
-    @tf.function
+    @tf.function(autograph=False)
     def __call__(self, inputs: dict, training: bool = False) -> dict:
         """Encodes model_inputs, int32 [batch, seq_len]. Used to fine-tune a loaded SavedModel.
 
@@ -141,7 +142,9 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         if "error" in table.outputs:
             method = functools.partial(self._on_good_rows, method)
         # The lambda is needed, because a default such as text_pair=None would become an input.
-        function = tf.function(lambda **inputs: method(**check_shapes(inputs, table, self.sizes)))
+        function = tf.function(
+            lambda **inputs: method(**check_shapes(inputs, table, self.sizes)), autograph=False
+        )
         return function.get_concrete_function(**table.input_specs())
 
     def read(self, texts: tf.Tensor) -> tf.Tensor:

@@ -110,6 +110,7 @@ def check_sources(
         )
 
 
+@tf.autograph.experimental.do_not_convert
 def pretraining_dataset(
     sources: Sequence[Source],
     options: ExampleOptions,
@@ -174,6 +175,7 @@ def evaluation_options(
     return dataclasses.replace(options, max_predictions_per_seq=max(static)) if static else options
 
 
+@tf.autograph.experimental.do_not_convert
 def evaluation_dataset(
     record_dir: str,
     split: str,

@@ -81,7 +81,7 @@ def make_scoring(
         replica = tf.distribute.get_replica_context()
         return replica.all_reduce(tf.distribute.ReduceOp.SUM, values)
 
-    @tf.function
+    @tf.function(autograph=False)
     def score_batch(batch):
         values = strategy.run(score_replica, (batch,))
         # All replicas hold the same global values.

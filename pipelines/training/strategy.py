@@ -102,7 +102,7 @@ def check_hosts_agree(strategy: tf.distribute.Strategy, step: int, settings: dic
     # Sum step and hash separately: combined in one number, they would overflow int64.
     numbers = [step, zlib.crc32(json.dumps(settings).encode()) >> 1]
 
-    @tf.function
+    @tf.function(autograph=False)
     def add_up():
         def add_replicas():
             replica = tf.distribute.get_replica_context()

@@ -78,12 +78,13 @@ class TrainStep:
         compute = self._compute if settings.gradient_accumulation_steps == 1 else self._accumulate
         # Do not compile the update here: some strategies do not allow this (see `_apply`).
         self._sums_and_gradients = (
-            tf.function(compute, jit_compile=True) if settings.jit_compile else compute
+            tf.function(compute, autograph=False, jit_compile=True)
+            if settings.jit_compile
+            else compute
         )
         # With XLA, an update makes one pass over memory. Without XLA, it makes about twenty.
-        self._compiled_update = tf.function(self._update, jit_compile=True)
+        self._compiled_update = tf.function(self._update, autograph=False, jit_compile=True)
 
-    @tf.function
     def run(self, batch: dict[str, tf.Tensor], stop: tf.Tensor) -> dict:
         """Computes gradients, clips them and updates the model.
 
@@ -199,21 +200,29 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> C
     TrainStep.run, summed over all steps, and `steps`, the number of steps that were run.
     """
 
+    # Not a decorated method, which strategies of several replicas would call without its object.
+    step = tf.function(train_step.run, autograph=False)
+
     def one_step(iterator, stop):
-        values = strategy.run(train_step.run, (next(iterator), stop))
+        values = strategy.run(step, (next(iterator), stop))
         # All replicas hold the global values. strategy.reduce would run a collective for each one.
         return tf.nest.map_structure(
             lambda value: strategy.experimental_local_results(value)[0], values
         )
 
-    @tf.function
+    @tf.function(autograph=False)
     def run_steps(iterator, num_steps, stop):
         names = "gradient_norm", "bad_batches", "overflows", "stop"
         totals = {"sums": train_step.objective.zero_sums(), **{n: tf.zeros([]) for n in names}}
-        steps = tf.constant(0)
-        while steps < num_steps and totals["bad_batches"] == 0.0 and totals["stop"] == 0.0:
-            totals = tf.nest.map_structure(tf.add, totals, one_step(iterator, stop.read_value()))
-            steps += 1
+
+        def goes_on(steps, totals):
+            return (steps < num_steps) & (totals["bad_batches"] + totals["stop"] == 0.0)
+
+        def add_step(steps, totals):
+            values = one_step(iterator, stop.read_value())
+            return steps + 1, tf.nest.map_structure(tf.add, totals, values)
+
+        steps, totals = tf.while_loop(goes_on, add_step, (tf.constant(0), totals))
         return {**totals, "steps": steps}
 
     return run_steps

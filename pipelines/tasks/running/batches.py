@@ -94,6 +94,7 @@ def training_order(
     return windows.map(batches).unbatch().skip(skipped // batch_size)
 
 
+@tf.autograph.experimental.do_not_convert
 def training_dataset(
     sequences: Sequences,
     batch_size: int,
@@ -209,6 +210,7 @@ class Prediction:
         examples = tf.TensorSpec([self.batch_size], tf.int64)
         return tf.function(
             lambda *arguments: self.strategy.run(score_replica, arguments),
+            autograph=False,
             input_signature=[tables, examples, tf.TensorSpec([], tf.int64)],
         )
 

@@ -9,6 +9,7 @@ from pipelines.training.settings import TrainingSettings, precision
 from pipelines.training.train_step import TrainStep, make_step_loop, pretraining_objective
 from tests.jobs import run_code
 from tests.pipelines.training.test_train_loop import GLOBAL_BATCH, Toy, albert, batches
+from tests.replicas import mirrored
 
 # What a host would have to do in the middle of a step, and shapes known only when it runs.
 HOST_OPS = {"custom-call", "infeed", "outfeed", "send", "recv", "send-done", "recv-done"}
@@ -29,7 +30,7 @@ def test_compiles_with_static_shapes_and_without_the_host(create):
     """Forward, backward, clipping and LAMB in one XLA program, as on a TPU."""
     options = {"gradient_accumulation_steps": 3, "mixed_precision": "bfloat16"}
     train_step = make_step(tf.distribute.get_strategy(), create=create, **options)
-    step = tf.function(train_step.run.python_function, jit_compile=True)
+    step = tf.function(train_step.run, jit_compile=True)
     batch = next(iter(batches(0, GLOBAL_BATCH)))
     program = step.experimental_get_compiler_ir(batch, tf.constant(False))(stage="hlo")
     ops = set(re.findall(r" ([a-z][a-z0-9-]*)\(", program))
@@ -37,6 +38,12 @@ def test_compiles_with_static_shapes_and_without_the_host(create):
     assert not ops & (HOST_OPS | DYNAMIC_SHAPES)
     assert not re.search(r"\[[0-9,]*<=", program), "a dimension with an upper bound only"
     assert "bf16[" in program
+
+
+def test_the_loop_traces_on_replicas():
+    run_steps = make_step_loop(mirrored(), make_step(mirrored()))
+    dataset = mirrored().distribute_datasets_from_function(lambda _: batches(0, GLOBAL_BATCH // 2))
+    run_steps.get_concrete_function(iter(dataset), tf.constant(5), tf.Variable(False))
 
 
 def test_no_python_in_the_loop():
