@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from pipelines.tasks.classification import ClassificationTask, Example
 from pipelines.tasks.multilabel import MultiLabelTask
 from pipelines.tasks.reading.token_files import TokenExample
 from pipelines.tasks.running import baselines, results
-from pipelines.tasks.scoring import figures, word_baseline
+from pipelines.tasks.scoring import embeddings, figures, word_baseline
 from pipelines.tasks.token_classification import TokenClassificationTask
 
 QUEUES = {"billing": "invoice refund charge", "login": "password account reset", "bug": "crash !"}
@@ -106,6 +107,14 @@ def test_texts_without_spaces_or_words():
         blank = [Example("", " ", None, label) for label in of]
         for rows in task.baselines(blank, blank).values():
             assert {row["prediction"] for row in rows} == {of[0]}
+
+
+def test_marks_belong_to_the_word_before_them():
+    """Vowel signs are no letters: without them, words of equal consonants would be equal."""
+    texts = ["हिन्दी में काम की बात", "हिन्दू मा कम को बेत"] * 2 + ["\u0939िन्दी, cafe\u0301 ❤\ufe0f!"]
+    shared = embeddings.vectors_of_words(texts)["words in common"]
+    assert (shared @ shared.T).toarray()[0, 1] == 0
+    assert re.findall(word_baseline.WORD, texts[-1]) == ["हिन्दी", ",", "cafe\u0301", "❤\ufe0f!"]
 
 
 def test_tags():
