@@ -1,15 +1,17 @@
 """Finds near-exact duplicate documents before the text is tokenized.
 
-Two documents are duplicates if they contain the same letters and digits, ignoring case, spacing and
-punctuation. Only the first copy is kept: hash_documents hashes the documents of a unit,
+Two documents are duplicates if they contain the same letters, marks and digits, ignoring case,
+spacing and punctuation. Only the first copy is kept: hash_documents hashes the documents of a unit,
 find_duplicates compares the hashes of one range in all units, read_duplicates returns the documents
 to skip in a unit. Each step runs on any number of workers and keeps only the hashes of one unit or
 one range in memory. Beam's shuffle is not used, because DirectRunner keeps all its data in memory.
 """
 
+import functools
 import hashlib
 import itertools
 import operator
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +41,7 @@ def hash_documents(sentences: Iterable[tuple[int, str]]) -> bytes:
         has_letters = False
         for _, sentence in document:
             text = sentence.casefold()
-            letters = "".join(filter(str.isalnum, text))
+            letters = "".join(filter(_is_letter, text))
             has_letters |= bool(letters)
             digest.update(letters.encode())
             signs.update(text.encode())
@@ -49,6 +51,13 @@ def hash_documents(sentences: Iterable[tuple[int, str]]) -> bytes:
     table = np.frombuffer(rows, _ROW)
     table = table[np.lexsort((table["low"], table["high"]))]
     return _grouped(table, table["high"] >> np.uint64(56), _NUM_BUCKETS)
+
+
+@functools.cache
+def _is_letter(character: str) -> bool:
+    """Includes vowel signs and other marks, but not those that select the form of an emoji."""
+    is_mark = unicodedata.category(character)[0] == "M"
+    return character.isalnum() or (is_mark and not "\ufe00" <= character <= "\ufe0f")
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,9 @@ def test_case_spacing_and_punctuation_make_no_other_document(tmp_path):
     units = [korean, upper], [final, ["바다"], ["「바다」바다。"]]
     assert left_out(tmp_path, *units) == [set(), {0, 2}]
     assert left_out(tmp_path, [["😀 😀 !"], ["🎉 🚀"], ["—"], ["🎉 🚀"]]) == [{3}]
+    # "He goes" and "she goes" differ in a vowel sign, which is a mark.
+    marks = [["वह जाता है।"], ["वह जाती है।"], ["वह, जाता है"], ["a ❤"], ["a ❤\ufe0f"], ["❤\ufe0f"]]
+    assert left_out(tmp_path, [*marks, ["☀\ufe0f"]]) == [{2, 4}]
 
 
 @pytest.mark.parametrize("range_bytes", [1 << 30, 20_000, 1])
