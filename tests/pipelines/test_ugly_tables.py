@@ -52,6 +52,8 @@ READ = {
     "commas, a semicolon in quotes": ("t.csv", '"a; b",text,label\n1,fine,pos\n2,bad,neg', AS_TWO),
     "a line of separators": ("t.csv", "\ufeffsep=;\r\ntext;label\r\nfine;pos\r\nbad;neg", AS_TWO),
     "separators that are tabs": ("t.csv", '"sep=\t"\n' + TSV, AS_TWO),
+    "; and names of two lines": ("t.csv", '"a,\nb";text;label\n;fine;pos\n;bad;neg\n', AS_TWO),
+    "; and a quote in a name": ("t.csv", 'text;6";label\nfine;a,;pos\nbad;5" b;neg\n', AS_TWO),
     "; in prose": ("t.csv", 'text;label\n"a; b\nc";pos\nbad;neg', [("a; b\nc", "pos"), AS_TWO[1]]),
     "escapes": ("t.json", LINES.replace("fine", r"\u0000\ud800"), [("\0\ufffd", "pos"), AS_TWO[1]]),
     "lines that look like rows, but for commas of prose": (

@@ -29,17 +29,23 @@ def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[Place,
     the row number that spreadsheets show is added: "7 (row 5)".
 
     If `separator` is ",", the file may use another separator. A first line such as `sep=;` defines
-    it and is not a row. Otherwise the separator is a semicolon if the first line has semicolons and
+    it and is not a row. Otherwise the separator is a semicolon if the first row has semicolons and
     no comma outside quotation marks.
     """
     lines: Iterator[str] = (line for _, line in read_text_lines(path))
     first = 1
-    if separator == "," and (head := next(lines, None)) is not None:
-        names = _QUOTED.sub("", head)
-        if named := _SEPARATOR_LINE.fullmatch(head):
+    if separator == "," and (head := [*itertools.islice(lines, 1)]):
+        if named := _SEPARATOR_LINE.fullmatch(head[0]):
             separator, first = named[1], 2
         else:
-            lines = itertools.chain([head], lines)
+            names = _QUOTED.sub("", head[0])
+            # If only a name in quotation marks is in the first line, it may have further lines.
+            while "".join(head).count('"') % 2 and not re.search("[,;]", names):
+                if len(head) == 20 or (line := next(lines, None)) is None:
+                    break
+                head.append(line)
+                names = _QUOTED.sub("", "\n".join(head))
+            lines = itertools.chain(head, lines)
             separator = ";" if ";" in names and "," not in names else ","
     if quoting == "csv":
         yield from _quoted_rows(path, separator, first, lines)
