@@ -131,6 +131,7 @@ CSV = {
     "a quote that swallows rows": (SEMI + 'x;pos\n"a;pos\nb;neg\nc";neg\n', ":4: .*in line 6 only"),
     "a spreadsheet": (b"PK\x03\x04\x14\0\x06\0", r"t\.csv: .* \(\.xlsx\); .*CSV UTF-8"),
     "two files": (TWO * 2, ":4: the header of line 1 again"),
+    "two files with marks": (("\ufeff" + TWO) * 2, ":4: the header of line 1 again"),
     "semicolons and a comma in names": (
         "text;label;a,b\nfine;pos;x\n",
         r":1: no column 'text'.*found 'text;label;a', 'b'",

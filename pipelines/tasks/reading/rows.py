@@ -157,7 +157,7 @@ def read_text(path: str) -> str:
 
 
 def read_text_lines(path: str) -> Iterator[tuple[int, str]]:
-    """Yields (line number from 1, line without line end). The first byte order mark is removed.
+    """Yields (line number from 1, line without line end and byte order mark).
 
     Raises a UserError if a line is not UTF-8 or contains NUL.
     """
@@ -177,4 +177,5 @@ def read_text_lines(path: str) -> Iterator[tuple[int, str]]:
                 f"{path}:{number}: the line holds a NUL character, which is not valid in text; is "
                 "the file complete, and is it a table?"
             )
-        yield number, text.removeprefix("\ufeff") if number == 1 else text
+        # A file that was joined from several may have a mark in the middle.
+        yield number, text.removeprefix("\ufeff")
