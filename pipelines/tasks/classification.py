@@ -86,6 +86,7 @@ class ClassificationTask(LabelledTask):
     Attributes:
       answering: see Answering.
       label_weights: float32 [labels], loss weights of the labels; see `weighted`. None: all are 1.
+      mean: mean of the training numbers; see `weighted`. 0 for labels.
     """
 
     fields: ClassVar = {"text": "text", "label": "label", "text_pair": None, "id": None}
@@ -108,6 +109,7 @@ class ClassificationTask(LabelledTask):
         self.class_weights = class_weights
         self.answering = Answering()
         self.label_weights: np.ndarray | None = None
+        self.mean = 0.0
         self.is_regression = is_regression
         self.metrics = metrics or (
             ("pearson", "spearman") if is_regression else ("accuracy", "macro_f1")
@@ -177,12 +179,16 @@ class ClassificationTask(LabelledTask):
         return tokens, full_lengths + of_second + 2 + has_second, examples
 
     def weighted(self, examples: list[Example]) -> Task:
-        """See Task.weighted. The copy has the `label_weights` of `class_weights`."""
+        """See Task.weighted. The copy has `mean`, or the `label_weights` of `class_weights`."""
         if self.is_regression and len({example.label for example in examples}) == 1:
             raise UserError(
                 f"{self.column('label')!r} is {examples[0].label} in all {len(examples):,} "
                 "training rows: there is nothing to learn; expected different numbers"
             )
+        if self.is_regression:
+            task = copy.copy(self)
+            task.mean = float(self.label_array(examples).mean())
+            return task
         if not self.class_weights:
             return self
         counts = np.bincount(self.label_array(examples), minlength=len(self.labels))
@@ -191,6 +197,15 @@ class ClassificationTask(LabelledTask):
         task = copy.copy(self)
         task.label_weights = weights.astype(np.float32)
         return task
+
+    def initialised(self, model: tf.keras.Model) -> tf.keras.Model:
+        """See Task.initialised. A regressor first predicts the mean, which steps would reach late.
+
+        Deviation: the reference starts at 0, which suits STS-B's numbers from 0 to 5.
+        """
+        if self.is_regression:
+            model.classifier.output_dense.bias.assign([self.mean])
+        return model
 
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
         """See Task.targets. Returns numbers, float32 [n], or label indices, int32 [n]."""
@@ -203,8 +218,13 @@ class ClassificationTask(LabelledTask):
             lines.append("without answers")
         elif self.is_regression:
             numbers = self.label_array(examples)
-            low, mean, high = numbers.min(), numbers.mean(), numbers.max()
+            low, mean, high, spread = (f(numbers) for f in (np.min, np.mean, np.max, np.std))
             lines.append(f"numbers from {low:.4g} to {high:.4g}, mean {mean:.4g}")
+            if spread and not 0.1 <= spread <= 5:
+                lines.append(
+                    f"warning: the numbers have the standard deviation {spread:.3g}: scale the "
+                    "column so that it is near 1, or training hardly moves from the mean"
+                )
         else:
             counts = collections.Counter(name for e in examples for name in e.classes)
             lines.append(describe_labels(self.labels, counts))
