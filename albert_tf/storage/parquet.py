@@ -1,6 +1,7 @@
 """Reads and writes Parquet files. No other module imports pyarrow, which is imported lazily."""
 
 import json
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
@@ -11,9 +12,9 @@ from albert_tf.storage.errors import UserError
 def json_lines(file: tf.io.gfile.GFile) -> Iterator[bytes]:
     """Converts a Parquet file to JSON lines, one per row, and yields them in blocks.
 
-    Dates, times and decimals are converted to strings, as in a CSV. Bytes, and values that Python
-    cannot represent, are converted to an object, which is not mistaken for text. Raises an OSError
-    if the file is damaged, a UserError if several columns have the same name.
+    Dates, times, decimals and UUIDs are converted to strings, as in a CSV. Bytes, and values that
+    Python cannot represent, are converted to an object, which is not mistaken for text. Raises an
+    OSError if the file is damaged, a UserError if several columns have the same name.
     """
     import pyarrow
     from pyarrow import parquet
@@ -53,7 +54,9 @@ def _value(scalar) -> object:
         return {str(scalar.type): str(error)[:60]}
 
 
-def _no_text(value: object) -> dict[str, str]:
+def _no_text(value: object) -> str | dict[str, str]:
+    if isinstance(value, uuid.UUID):
+        return str(value)
     return {type(value).__name__: str(value)[:60]}
 
 

@@ -1,6 +1,7 @@
 """Parquet files are read where tables and corpora are, and written by predict."""
 
 import json
+import uuid
 from collections import Counter
 
 import pyarrow
@@ -34,6 +35,21 @@ def test_a_table_reads_as_json_lines_do(tmp_path, labels):
     ]
     assert parsed[0] == parsed[1] and [example.text for example in parsed[0]] == TEXTS
     assert parsed[0][2].line == f"{path}:3"
+
+
+def test_ids_are_texts_or_numbers(tmp_path):
+    def read(ids):
+        columns = {"text": ["a", "b"], "label": ["x", "y"], "id": ids}
+        path = write(tmp_path / "t.parquet", columns)
+        return ClassificationTask("own", {"train": str(path)}, {"id": "id"}).read("train")
+
+    names = [uuid.UUID(int=7), uuid.UUID(int=8)]
+    stored = pyarrow.array([name.bytes for name in names], pyarrow.uuid())
+    for ids, found in (([7, 8], [7, 8]), (stored, names)):
+        assert [row.id for row in read(ids)] == [*map(str, found)]
+    for value, shown in ((None, "null"), (float("nan"), "NaN"), (b"a", "{"), ([1], r"\[1\]")):
+        with raises_one_line(rf":1: 'id' is {shown}.*, expected text or a number as an id$"):
+            read([value] * 2)
 
 
 FAULTS = {

@@ -120,7 +120,7 @@ def as_rows(
     for place, (where, cells) in enumerate(records, start=first):
         name = str(place)
         if "id" in columns:
-            name = as_text(str(cells[columns["id"]]), columns["id"], where)
+            name = _as_id(cells[columns["id"]], columns["id"], where)
         yield Row(where, name, columns, {field: cells[columns[field]] for field in columns})
 
 
@@ -220,6 +220,15 @@ def as_text(value: object, column: str, where: str) -> str:
         raise UserError(f"{where}: {column!r} is {_shown(value)}, expected text")
     # JSON can encode lone surrogates, which are not valid text.
     return _SURROGATE.sub("\ufffd", value)
+
+
+def _as_id(value: object, column: str, where: str) -> str:
+    # Rows of a missing id, or of one that is cut, could not be told apart.
+    if value is None or isinstance(value, (dict, list)) or value != value:
+        raise UserError(
+            f"{where}: {column!r} is {_shown(value)}, expected text or a number as an id"
+        )
+    return as_text(str(value), column, where)
 
 
 def as_label(value: object, column: str, where: str) -> str:
