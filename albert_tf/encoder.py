@@ -84,12 +84,12 @@ def as_dict(inputs) -> dict[str, tf.Tensor]:
 
 # The package of tf.keras: with TensorFlow 2.15 "keras", with later versions "tf_keras". There the
 # package "keras" is Keras 3, whose objects have the names of Keras 2, but other methods.
-_PACKAGE_OF_KERAS_2 = tf.keras.layers.Layer.__module__.split(".")[0]
+PACKAGE_OF_KERAS_2 = tf.keras.layers.Layer.__module__.split(".")[0]
 
 
 def refuse_keras_3(*values) -> None:
     """Raises a UserError if one of the values, or a value nested in them, belongs to Keras 3."""
-    if _PACKAGE_OF_KERAS_2 == "keras":
+    if PACKAGE_OF_KERAS_2 == "keras":
         return
     for value in tf.nest.flatten(values):
         if any(base.__module__.split(".")[0] == "keras" for base in type(value).__mro__):

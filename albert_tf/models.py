@@ -5,6 +5,7 @@ import tensorflow as tf
 from albert_tf.answering.sentences import POOLINGS, pooled, unit_length
 from albert_tf.config import AlbertConfig
 from albert_tf.encoder import (
+    PACKAGE_OF_KERAS_2,
     AlbertEncoder,
     RefusesKerasMask,
     as_dict,
@@ -72,10 +73,14 @@ class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
 def _refuse_probabilities(*values) -> None:
     """Raises a UserError for a crossentropy that reads the logits of a model as probabilities."""
     for value in tf.nest.flatten(values):
-        is_named = isinstance(value, str) and value.lower().endswith("crossentropy")
-        settings = value.get_config() if isinstance(value, tf.keras.losses.Loss) else {}
-        if is_named or settings.get("from_logits") is False:
-            name = value if is_named else type(value).__name__
+        # Only those of Keras: a user's own function or metric may expect logits.
+        is_keras = str(getattr(value, "__module__", "")).startswith(f"{PACKAGE_OF_KERAS_2}.")
+        name = value if isinstance(value, str) else getattr(value, "__name__", "") * is_keras
+        is_metric = is_keras and isinstance(value, tf.keras.metrics.Metric)
+        is_object = is_metric or isinstance(value, tf.keras.losses.Loss)
+        settings = value.get_config() if is_object else {}
+        if name.lower().endswith("crossentropy") or settings.get("from_logits") is False:
+            name = name or type(value).__name__
             raise UserError(
                 f"{name} expects probabilities, but the model returns logits: use an object with "
                 "from_logits, such as tf.keras.losses.SparseCategoricalCrossentropy(from_logits="

@@ -143,7 +143,7 @@ def test_objects_of_keras_3_are_refused(monkeypatch):
     attributes = {"__module__": "keras.src.x", "shape": (None, 6), "dtype": "int32"}
     kind = type("Theirs", (), {**attributes, "ndim": 2})
     theirs = type("Own", (kind,), {"__module__": "__main__"})()
-    monkeypatch.setattr(encoder, "_PACKAGE_OF_KERAS_2", "tf_keras")
+    monkeypatch.setattr(encoder, "PACKAGE_OF_KERAS_2", "tf_keras")
     create, inputs = MODELS["classification"]
     model, layer = create(), encoder.AlbertEncoder(create().config)
     calls = [lambda x, of=of: of(x) for of in (layer, model)]

@@ -127,8 +127,17 @@ def test_the_encoder_of_another_model(pretrained):
 
 def test_labels_and_losses_that_cannot_be_meant():
     model = models.AlbertForTokenClassification(CONFIG, num_labels=2)
-    for loss in ("sparse_categorical_crossentropy", tf.keras.losses.BinaryCrossentropy()):
+    keras, name = tf.keras, "sparse_categorical_crossentropy"
+    for loss in (name, getattr(keras.losses, name), keras.losses.BinaryCrossentropy()):
         with raises_one_line(r"rossentropy expects probabilities, .*\(from_logits=True\)"):
             model.compile("sgd", loss={"logits": loss})
+    for metric in (name, keras.metrics.BinaryCrossentropy(), keras.metrics.AUC()):
+        with raises_one_line(r" expects probabilities, .*\(from_logits=True\)"):
+            model.compile("sgd", "mse", metrics=[metric])
+
+    def own_crossentropy(labels, logits):
+        return getattr(keras.losses, name)(labels, logits, from_logits=True)
+
+    model.compile("sgd", own_crossentropy, [keras.metrics.AUC(from_logits=True), "accuracy"])
     with raises_one_line("num_labels=0: expected 1 or more"):
         models.AlbertForSequenceClassification(CONFIG, num_labels=0)
