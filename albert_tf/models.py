@@ -64,6 +64,13 @@ class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
         _refuse_probabilities(args, kwargs)
         super().compile(*args, **kwargs)
 
+    def compile_from_config(self, config):
+        """Compiles a model that was loaded. Keras would not, because `compile` is overridden."""
+        self.compile(**tf.keras.saving.deserialize_keras_object(config))
+        is_legacy = not isinstance(self.optimizer, tf.keras.optimizers.Optimizer)
+        if self.built and not is_legacy:
+            self.optimizer.build(self.trainable_variables)  # Keras loads its state next
+
     def fit(self, *args, **kwargs):
         """Same as tf.keras.Model.fit. Raises a UserError for an object of Keras 3."""
         refuse_keras_3(args, kwargs)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from albert_tf import encoder, optimization
+from albert_tf import encoder, models, optimization
 from albert_tf.storage.errors import UserError
 from tests.albert_tf.test_keras_contract import EVERY, LAYERS, MODELS, are_equal, flat
+from tests.builders import tiny_config
 from tests.jobs import PROJECT, run_code
 
 
@@ -71,6 +72,35 @@ def test_models_are_saved(name, tmp_path):
     assert are_equal(loaded(inputs), expected)
     assert [w.name for w in loaded.weights] == [w.name for w in model.weights]
     assert len(loaded.trainable_weights) == len(model.trainable_weights) < len(model.weights)
+
+
+@pytest.mark.parametrize(
+    ("create_optimizer", "create_slots"),
+    [
+        (optimization.lamb, optimization.create_slots),
+        (tf.keras.optimizers.Adam, lambda adam, model: adam.build(model.trainable_variables)),
+    ],
+)
+def test_a_compiled_model_is_loaded_compiled(create_optimizer, create_slots, tmp_path):
+    """Keras itself compiles functional models alone, such as dense_model."""
+    config = tiny_config(num_hidden_layers=1, classifier_dropout_prob=0.0)
+    model = models.AlbertForSequenceClassification(config, num_labels=2)
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(create_optimizer(0.01), {"logits": loss})
+    model.create_variables()
+    batch = np.ones([2, 6], np.int32), {"logits": np.array([0, 1])}
+    create_slots(model.optimizer, model)
+    for variable in model.optimizer.variables():
+        variable.assign(tf.ones_like(variable))
+    model.save(tmp_path / "model.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "model.keras")
+    assert loaded.test_on_batch(*batch) == model.test_on_batch(*batch) > 0
+    assert loaded.optimizer.get_config() == model.optimizer.get_config()
+    stores = {}, {}
+    for one, store in zip((model, loaded), stores):
+        one.optimizer.save_own_variables(store)
+    np.testing.assert_equal(*({key: np.asarray(store[key]) for key in store} for store in stores))
+    assert len(stores[0]) > 2 * len(model.weights)  # the step and two moments of each
 
 
 def test_a_fresh_process_resumes_optimizers(tmp_path):
