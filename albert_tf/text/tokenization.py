@@ -4,6 +4,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
@@ -23,6 +24,7 @@ from albert_tf.text.wordpiece import InGraphWordPiece, WordPieceVocabulary
 
 # The first pieces of every ALBERT vocabulary. Text never produces the last three (control pieces).
 PAD, UNK, CLS, SEP, MASK = SentencePieceVocabulary.special
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can encode a lone one
 
 
 def as_list(items: Iterable[Any], name: str) -> list[Any]:
@@ -39,7 +41,10 @@ def as_list(items: Iterable[Any], name: str) -> list[Any]:
 
 
 def as_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
-    """Returns `texts` as a list. Raises a UserError if they are not an iterable of strings."""
+    """Returns `texts` as a list. Lone surrogates, which UTF-8 cannot encode, become U+FFFD.
+
+    Raises a UserError if `texts` are not an iterable of strings.
+    """
     texts = as_list(texts, name)
     for place, text in enumerate(texts):
         if not isinstance(text, str):
@@ -47,6 +52,7 @@ def as_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
             is_missing = str(text) in ("None", "nan", "<NA>", "NaT")
             found = f'{text}: series.fillna("") replaces it' if is_missing else type(text).__name__
             raise UserError(f"{name}[{place}]: expected a string, got {found}")
+        texts[place] = text if text.isascii() else _SURROGATE.sub("\ufffd", text)
     return texts
 
 

@@ -305,6 +305,13 @@ def test_a_batch_is_what_fine_tuning_makes_of_the_texts(tokenizer):
     assert tokenizer([])["input_word_ids"].shape[0] == 0
 
 
+def test_lone_surrogates_are_replaced(tokenizer):
+    texts, valid = ["fox \ud83d", "river"], ["fox \ufffd", "river"]
+    assert tokenizer.encode_batch(texts) == tokenizer.encode_batch(valid)
+    found, expected = (tokenizer(of, of)["input_word_ids"].numpy() for of in (texts, valid))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_batch_of_no_texts_is_refused(tokenizer):
     for arguments, message in (
         (("one text",), "a list of texts, got one string"),
