@@ -14,6 +14,8 @@ from albert_tf.layers.transformer_block import FeedForward, TransformerBlock
 from albert_tf.layers.unpadding import Unpadding
 from albert_tf.storage.errors import UserError
 
+_INPUTS = ("input_word_ids", "input_mask", "input_type_ids")
+
 
 def sharing_plan(config: AlbertConfig) -> list[tuple[int, int]]:
     """Returns the indices of the attention and feed-forward layers that each block uses.
@@ -60,7 +62,7 @@ def complete_inputs(inputs) -> dict[str, tf.Tensor]:
         raise UserError(f"input_word_ids has shape {shape}, expected (batch, pieces)")
     inputs.setdefault("input_mask", tf.ones_like(inputs["input_word_ids"]))
     inputs.setdefault("input_type_ids", tf.zeros_like(inputs["input_word_ids"]))
-    for name in ("input_word_ids", "input_mask", "input_type_ids"):
+    for name in _INPUTS:
         value = inputs[name]
         if not (value.dtype.is_integer or value.dtype.is_bool):
             # Under mixed_bfloat16, Keras rounds float inputs before the call: 257 becomes 256.
@@ -74,11 +76,15 @@ def complete_inputs(inputs) -> dict[str, tf.Tensor]:
 def as_dict(inputs) -> dict[str, tf.Tensor]:
     """Copies a model's inputs to a new dict. A single tensor becomes `input_word_ids`."""
     refuse_keras_3(inputs)
-    if tf.is_tensor(inputs):
-        return {"input_word_ids": inputs}
+    inputs = {"input_word_ids": inputs} if tf.is_tensor(inputs) else inputs
     if not isinstance(inputs, Mapping):
         kind = type(inputs).__name__
         raise UserError(f"inputs are a {kind}, expected a dict of tensors or input_word_ids alone")
+    for name in filter(inputs.__contains__, _INPUTS):
+        value = inputs[name]
+        if not tf.is_tensor(value) or isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+            kind = type(value).__name__
+            raise UserError(f"{name} is a {kind}, expected a tensor (batch, pieces)")
     return dict(inputs)
 
 

@@ -35,6 +35,8 @@ def test_what_is_refused(name):
         r"input_word_ids has shape \(6,\)": {**INPUTS, "input_word_ids": IDS[0]},
         "a dict of tensors": [tf.constant(IDS)] * 3,
         "input_word_ids": {"word_ids": IDS},
+        "input_word_ids is a RaggedTensor, expected a tensor": tf.ragged.constant([[1, 2], [3]]),
+        "input_mask is a list, expected a tensor": {**INPUTS, "input_mask": [[1] * 6] * 4},
     }
     for key in NAMES:
         wrong[f"{key} is of float32, ex"] = {**INPUTS, key: INPUTS[key].astype("float32")}
