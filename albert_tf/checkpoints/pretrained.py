@@ -102,8 +102,9 @@ def save_pretrained(
     """Saves an AlbertForPreTraining, whose variables exist, in the format of Hugging Face's
     transformers.
 
-    The vocabulary of its `tokenizer` is saved, too. `directory` must not exist, and is written
-    atomically. Raises a UserError if `model` is of another class.
+    The vocabulary of its `tokenizer` is saved, too; a masked LM that its files lacked is not.
+    `directory` must not exist, and is written atomically. Raises a UserError if `model` is of
+    another class.
     """
     if not isinstance(model, AlbertForPreTraining):
         raise UserError(
@@ -111,6 +112,8 @@ def save_pretrained(
             "pipelines.convert_checkpoint --output_format=huggingface writes the directory of a "
             "fine-tuned model"
         )
+    if not model.built:
+        raise UserError("save_pretrained: the model has no weights yet: call create_variables()")
     with files.new_directory(files.as_path(directory)) as partial:
         huggingface.write_model(partial, model, tokenizer)
 

@@ -46,6 +46,8 @@ def test_bad_directories(made, tmp_path):
     classifier = albert_tf.AlbertForSequenceClassification(model.config, num_labels=2)
     with pytest.raises(UserError, match="expected an AlbertForPreTraining, got AlbertForSequence"):
         albert_tf.save_pretrained(classifier, tokenizer, tmp_path / "classifier")
+    with pytest.raises(UserError, match=r"has no weights yet: call create_variables\(\)"):
+        albert_tf.save_pretrained(type(model)(model.config), tokenizer, tmp_path / "classifier")
     assert not (tmp_path / "classifier").exists()
     with pytest.raises(UserError, match="belongs to another model"):
         albert_tf.from_pretrained(foreign)

@@ -106,7 +106,7 @@ def hostile_export(tmp_path_factory, trained, tiny_vocabulary):
     return path, model
 
 
-def test_an_export_gives_its_encoder_and_no_function_of_it_is_run(hostile_export):
+def test_an_export_gives_its_encoder_and_no_function_of_it_is_run(hostile_export, tmp_path):
     path, model = hostile_export
     with pytest.warns(UserWarning, match="the heads are freshly initialised"):
         again, tokenizer = albert_tf.from_pretrained(path)
@@ -116,6 +116,13 @@ def test_an_export_gives_its_encoder_and_no_function_of_it_is_run(hostile_export
     with pytest.raises(ValueError, match="masked LM has random weights"):
         albert_tf.SentenceScorer(again, tokenizer)
     albert_tf.TextEmbedder(again, tokenizer)
+    # The random weights are not saved, so other readers say that they are missing.
+    albert_tf.save_pretrained(again, tokenizer, tmp_path / "theirs")
+    with pytest.warns(UserWarning, match="freshly initialised: .*masked_lm/output_bias"):
+        again, _ = albert_tf.from_pretrained(tmp_path / "theirs")
+    np.testing.assert_equal(again.encoder.get_weights(), model.encoder.get_weights())
+    with pytest.raises(ValueError, match="masked LM has random weights"):
+        albert_tf.MaskFiller(again, tokenizer)
 
 
 def test_damaged_exports(hostile_export, tmp_path):
