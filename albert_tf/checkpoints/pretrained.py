@@ -34,14 +34,16 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     Hugging Face's config.json, in the order of the logits.
 
     Args:
-      path: see open_model. Of an export, only the encoder is loaded.
+      path: see open_model. Of an export, only the encoder is loaded; it is all of an embedder.
 
     Returns the model (an AlbertForPreTraining or the class of the task) and its tokenizer. Raises a
     UserError if `path` is no model, or if it has no vocabulary.
     """
     opened = open_model(path)
     model, tokenizer, notes, _ = load(opened, allow_missing=HEADS)
-    model.trained_length = model_directory.trained_length(opened.directory, model.config)
+    is_export = opened.format == EXPORT
+    directory = os.path.join(opened.path, "assets") if is_export else opened.directory
+    model.trained_length = model_directory.trained_length(directory, model.config)
     for note in notes:
         warnings.warn(f"{opened.path}: {note}", stacklevel=2)
     return model, tokenizer
@@ -61,9 +63,12 @@ def load(
     notes: list[str] = []
     if opened.format == EXPORT:
         config, tokenizer = saved_model.read_config_and_tokenizer(opened.path)
-        model = AlbertForPreTraining(config)
+        is_whole = opened.is_fine_tuned and not KINDS[opened.kind].our_head  # an embedder
+        model = create_model(config, opened.task if is_whole else {})
         model.create_variables()
         saved_model.restore_encoder(model.encoder, opened.path)
+        if is_whole:
+            return model, tokenizer, [], ""
         model.mark_missing("masked_lm/")
         return model, tokenizer, ["an export, so the heads are freshly initialised"], ""
     if opened.format == ALBERT_TF:

@@ -125,6 +125,19 @@ def test_an_export_gives_its_encoder_and_no_function_of_it_is_run(hostile_export
         albert_tf.MaskFiller(again, tokenizer)
 
 
+def test_an_export_of_an_embedder_is_loaded_whole(hostile_export, tmp_path):
+    path, model = hostile_export
+    shutil.copytree(path, tmp_path / "1")
+    task = {"task": "embedding", "kind": "embedder", "pooling": "cls", "max_seq_length": 8}
+    (tmp_path / "1/assets/task.json").write_text(json.dumps(task))
+    again, tokenizer = albert_tf.from_pretrained(tmp_path / "1")
+    np.testing.assert_equal(again.encoder.get_weights(), model.encoder.get_weights())
+    batch = tokenizer(["one", "a river " * 9], max_length=8)
+    found = albert_tf.TextEmbedder(again, tokenizer)(["one", "a river " * 9])
+    expected = model.encoder(batch)["sequence_output"][:, 0]
+    np.testing.assert_allclose(found, tf.math.l2_normalize(expected, axis=1), atol=1e-5)
+
+
 def test_damaged_exports(hostile_export, tmp_path):
     path, model = hostile_export
     path = shutil.copytree(path, tmp_path / "export")
