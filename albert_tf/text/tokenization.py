@@ -45,6 +45,11 @@ def as_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
 
     Raises a UserError if `texts` are not an iterable of strings.
     """
+    if tf.is_tensor(texts):
+        raise UserError(
+            f"expected a list of {name}, got a tensor: in a graph or tf.data, give it to "
+            "in_graph() of the tokenizer, which returns pieces without [CLS] and [SEP]"
+        )
     texts = as_list(texts, name)
     for place, text in enumerate(texts):
         if not isinstance(text, str):

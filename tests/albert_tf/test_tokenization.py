@@ -320,6 +320,7 @@ def test_a_batch_of_no_texts_is_refused(tokenizer):
         (([np.nan],), r"texts\[0\]: expected a string, got nan: .*series.fillna"),
         ((SimpleNamespace(columns=["a"]),), r"got SimpleNamespace: pass .* list\(table\['text'\]"),
         ((None,), "a list of texts, got NoneType"),
+        ((tf.constant(["a"]),), r"a list of texts, got a tensor: .* give it to in_graph\(\)"),
         ((["a"], None, 2), "max_length=2: expected a whole number, 3 or more"),
     ):
         with raises_one_line(message):
