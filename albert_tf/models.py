@@ -1,5 +1,6 @@
 """ALBERT models with heads for pre-training and for fine-tuning tasks."""
 
+import numpy as np
 import tensorflow as tf
 
 from albert_tf.answering.sentences import POOLINGS, pooled, unit_length
@@ -157,8 +158,8 @@ class _AlbertClassifier(_AlbertModel):
     further_arguments = ("recompute", "num_labels")
 
     def __init__(self, config: AlbertConfig, num_labels: int, recompute: bool = False, **kwargs):
-        if num_labels < 1:
-            raise UserError(f"num_labels={num_labels}: expected 1 or more")
+        if not isinstance(num_labels, (int, np.integer)) or num_labels < 1:
+            raise UserError(f"num_labels={num_labels}: expected a whole number, 1 or more")
         super().__init__(config, recompute, **kwargs)
         self.num_labels = num_labels
         self.classifier = ClassificationHead(config, num_labels, dtype=self.dtype_policy)

@@ -198,6 +198,8 @@ class TextEmbedder:
     def __init__(
         self, model: tf.keras.Model, tokenizer: AlbertTokenizer, pooling: str | None = None
     ):
+        if not hasattr(model, "encoder"):
+            raise UserError(f"expected a model with an encoder, got {type(model).__name__}")
         self._is_trained = isinstance(model, AlbertForEmbedding)
         known = (model.pooling,) if self._is_trained else POOLINGS
         if pooling not in (None, *known):

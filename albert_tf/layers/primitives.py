@@ -137,6 +137,11 @@ class FromConfig:
     further_arguments: tuple[str, ...] = ()
 
     def __init__(self, config: AlbertConfig, **kwargs):
+        if not isinstance(config, AlbertConfig):
+            raise TypeError(
+                f"config is a {type(config).__name__}, expected an AlbertConfig, such as "
+                "AlbertConfig.named('albert_base') or AlbertConfig.read(path)"
+            )
         super().__init__(**kwargs)
         self.config = config
 

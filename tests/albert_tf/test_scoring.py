@@ -64,6 +64,8 @@ def test_scores_equal_those_by_hand(model, tokenizer, masks_rest_of_word, monkey
 def test_models_that_have_no_masked_lm_of_these_pieces(model, tokenizer):
     with pytest.raises(UserError, match="expected an AlbertForPreTraining, got AlbertEncoder"):
         SentenceScorer(model.encoder, tokenizer)
+    with pytest.raises(UserError, match="expected a model with an encoder, got AlbertEncoder"):
+        TextEmbedder(model.encoder, tokenizer)
     other = AlbertForPreTraining(tiny_config(vocab_size=tokenizer.vocab_size - 1))
     for kind in (SentenceScorer, TextEmbedder):
         with pytest.raises(UserError, match=rf"has {other.config.vocab_size} pieces, the tokeni"):

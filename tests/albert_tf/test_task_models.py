@@ -139,5 +139,9 @@ def test_labels_and_losses_that_cannot_be_meant():
         return getattr(keras.losses, name)(labels, logits, from_logits=True)
 
     model.compile("sgd", own_crossentropy, [keras.metrics.AUC(from_logits=True), "accuracy"])
-    with raises_one_line("num_labels=0: expected 1 or more"):
-        models.AlbertForSequenceClassification(CONFIG, num_labels=0)
+    for num_labels in (0, "2", ["a", "b"]):
+        with raises_one_line("num_labels=.*: expected a whole number, 1 or more"):
+            models.AlbertForSequenceClassification(CONFIG, num_labels)
+    for config in ("albert_base", dataclasses.asdict(CONFIG)):
+        with pytest.raises(TypeError, match=r"config is a .*, expected an AlbertConfig, such as"):
+            models.AlbertForSequenceClassification(config, num_labels=2)
