@@ -15,6 +15,13 @@ from .modules.serving_module import ServedCheckpoint, ServingModule
 # Outputs of the pooler and of the sentence-order head.
 _SENTENCE_OUTPUTS = ("pooled_output", "in_order_probability", "sop_log_probs")
 
+# Outputs that need a part of the model, by a part of its variables' names.
+_OUTPUTS_OF_PARTS = {
+    "masked_lm/": ("pieces", "probabilities", "log_likelihood", "mlm_logits"),
+    "sentence_order/": _SENTENCE_OUTPUTS[1:],
+    "encoder/pooler/": _SENTENCE_OUTPUTS,
+}
+
 
 def open_checkpoint(
     path: str, kind: str | None = None, max_seq_length: int | None = None
@@ -71,5 +78,10 @@ def print_notes_on_outputs(served: ServedCheckpoint, outputs: Container[str]) ->
     untrained = ", ".join(name for name in _SENTENCE_OUTPUTS if name in outputs)
     if untrained and settings.get("sentence_objective") == "none":
         print(f"  not trained by the last run (--sentence_objective=none): {untrained}")
+    origin = model_directory.read_if_exists(served.model_dir, model_directory.ORIGIN_FILE)
+    fresh = origin.get("freshly_initialised", "")
+    of_parts = {n for part, names in _OUTPUTS_OF_PARTS.items() if part in fresh for n in names}
+    if drawn := [name for name in sorted(of_parts) if name in outputs]:
+        print(f"  random, because the converted model lacked weights: {', '.join(drawn)}")
     if "mean_pooled_output" in outputs:
         print("  not trained to compare texts: mean_pooled_output (see --task=embedding)")

@@ -170,6 +170,8 @@ def test_the_length_is_that_those_of_training(model_dir, tmp_path, monkeypatch, 
     trained = shutil.copytree(model_dir, tmp_path / "trained")
     run = {"max_seq_length": 24, "sentence_objective": "none"}
     (trained / "run.json").write_text(json.dumps(run))
+    fresh = {"freshly_initialised": "masked_lm/output_bias, sentence_order/classifier/bias"}
+    (trained / "origin.json").write_text(json.dumps(fresh))
     modules = []
     monkeypatch.setattr(export_saved_model, "_publish", lambda module, *_: modules.append(module))
     for kind, given, used in (("encoder", None, 24), (None, 25, 25)):
@@ -181,6 +183,8 @@ def test_the_length_is_that_those_of_training(model_dir, tmp_path, monkeypatch, 
         assert "not trained by the last run (--sentence_objective=none): pooled_output" in out
         assert "not trained to compare texts: mean_pooled_output" in out
         assert ("in_order_probability, sop_log_probs\n" in out) == (kind is None)
+        random = "lacked weights: in_order_probability, log_likelihood, mlm_logits, pieces, prob"
+        assert (random in out) == (kind is None)
 
 
 def test_an_export_is_not_made_a_second_time(exported, model_dir, capsys, monkeypatch):
