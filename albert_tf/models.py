@@ -66,7 +66,13 @@ class _AlbertModel(RefusesKerasMask, FromConfig, tf.keras.Model):
         super().compile(*args, **kwargs)
 
     def compile_from_config(self, config):
-        """Compiles a model that was loaded. Keras would not, because `compile` is overridden."""
+        """Compiles a model that was loaded. Keras would not, because `compile` is overridden.
+
+        The state of an optimizer of tf.keras.optimizers.legacy is not restored.
+        """
+        if type(self).compile is not _AlbertModel.compile:
+            super().compile_from_config(config)
+            return
         self.compile(**tf.keras.saving.deserialize_keras_object(config))
         is_legacy = not isinstance(self.optimizer, tf.keras.optimizers.Optimizer)
         if self.built and not is_legacy:

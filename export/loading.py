@@ -15,7 +15,7 @@ from .modules.serving_module import ServedCheckpoint, ServingModule
 # Outputs of the pooler and of the sentence-order head.
 _SENTENCE_OUTPUTS = ("pooled_output", "in_order_probability", "sop_log_probs")
 
-# Outputs that need a part of the model, by a part of its variables' names.
+# Outputs computed from a part of the model, by the prefix of its variables' names.
 _OUTPUTS_OF_PARTS = {
     "masked_lm/": ("pieces", "probabilities", "log_likelihood", "mlm_logits"),
     "sentence_order/": _SENTENCE_OUTPUTS[1:],
@@ -82,6 +82,6 @@ def print_notes_on_outputs(served: ServedCheckpoint, outputs: Container[str]) ->
     fresh = origin.get("freshly_initialised", "")
     of_parts = {n for part, names in _OUTPUTS_OF_PARTS.items() if part in fresh for n in names}
     if drawn := [name for name in sorted(of_parts) if name in outputs]:
-        print(f"  random, because the converted model lacked weights: {', '.join(drawn)}")
+        print(f"  random (the converted model has no weights for them): {', '.join(drawn)}")
     if "mean_pooled_output" in outputs:
         print("  not trained to compare texts: mean_pooled_output (see --task=embedding)")

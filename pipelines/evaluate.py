@@ -92,7 +92,9 @@ def evaluate(settings: Evaluation) -> dict:
         )
     if split == "heldout":
         check_heldout_split(model_dir, manifest.heldout_split)
-    model = pretrained.load(opened, tokenizer)[0]
+    model, _, notes, _ = pretrained.load(opened, tokenizer)
+    for note in notes:
+        print(f"note         {note}")
 
     def dataset_fn(context):
         return evaluation_dataset(

@@ -157,11 +157,7 @@ def write_model(
     length is the trained length of `model_dir`, else of the model (see from_pretrained). `task` is
     the content of task.json, or None for a pre-trained model. Existing files are overwritten.
     """
-    weights = name_map.arrays(model)
-    if task is None and model.masked_lm.is_drawn_afresh:
-        # Not written, so that readers of the directory report it as missing, too.
-        weights = {n: array for n, array in weights.items() if not n.startswith("masked_lm/")}
-    write(directory, model.config, weights, task)
+    write(directory, model.config, name_map.arrays(model), task)
     if model_dir is None:
         length = model.trained_length or model.config.max_position_embeddings
     else:

@@ -245,14 +245,9 @@ def _as_weight(array: np.ndarray, where: str) -> np.ndarray:
 def from_ours(
     weights: Mapping[str, np.ndarray], config: AlbertConfig, dialect: str, table: Table = None
 ) -> dict[str, np.ndarray]:
-    """Converts the weights of a model to foreign names. This is the inverse of `to_ours`.
-
-    `weights` may lack the masked LM, but no other variables.
-    """
+    """Converts the weights of a model to foreign names. This is the inverse of `to_ours`."""
     tensors = {}
     for variable in variables(config, table):
-        if variable.ours.startswith("masked_lm/") and variable.ours not in weights:
-            continue
         array = weights[variable.ours]
         array = array.T if dialect in variable.transposed else array
         tensors[getattr(variable, dialect)] = np.ascontiguousarray(array)

@@ -34,16 +34,19 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     Hugging Face's config.json, in the order of the logits.
 
     Args:
-      path: see open_model. Of an export, only the encoder is loaded; it is all of an embedder.
+      path: see open_model. From an export, only the encoder is loaded. An embedder has no
+        other weights.
 
     Returns the model (an AlbertForPreTraining or the class of the task) and its tokenizer. Raises a
     UserError if `path` is no model, or if it has no vocabulary.
     """
     opened = open_model(path)
     model, tokenizer, notes, _ = load(opened, allow_missing=HEADS)
-    is_export = opened.format == EXPORT
-    directory = os.path.join(opened.path, "assets") if is_export else opened.directory
-    model.trained_length = model_directory.trained_length(directory, model.config)
+    if opened.format == EXPORT:  # which may be made for another length than that of training
+        provenance = files.read_json(os.path.join(opened.path, files.PROVENANCE_FILE))
+        model.trained_length = provenance["max_seq_length"]
+    else:
+        model.trained_length = model_directory.trained_length(opened.directory, model.config)
     for note in notes:
         warnings.warn(f"{opened.path}: {note}", stacklevel=2)
     return model, tokenizer
@@ -107,9 +110,8 @@ def save_pretrained(
     """Saves an AlbertForPreTraining, whose variables exist, in the format of Hugging Face's
     transformers.
 
-    The vocabulary of its `tokenizer` is saved, too; a masked LM that its files lacked is not.
-    `directory` must not exist, and is written atomically. Raises a UserError if `model` is of
-    another class.
+    The vocabulary of its `tokenizer` is saved, too. `directory` must not exist, and is written
+    atomically. Raises a UserError if `model` is of another class.
     """
     if not isinstance(model, AlbertForPreTraining):
         raise UserError(

@@ -31,7 +31,7 @@ _RANGE_BYTES = 32_000_000
 
 
 def hash_documents(sentences: Iterable[tuple[int, str]]) -> bytes:
-    """Returns the sorted hashes of the letters and digits of each document, see `_grouped`.
+    """Returns the sorted hashes of the letters, marks and digits of each document, see `_grouped`.
 
     `sentences` yields (number of the document in the unit, text of the sentence).
     """
@@ -40,7 +40,8 @@ def hash_documents(sentences: Iterable[tuple[int, str]]) -> bytes:
         digest, signs = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
         has_letters = False
         for _, sentence in document:
-            text = sentence.casefold()
+            # A Turkish capital I with a dot becomes two characters.
+            text = unicodedata.normalize("NFKC", sentence.casefold().replace("i\u0307", "i"))
             letters = "".join(filter(_is_letter, text))
             has_letters |= bool(letters)
             digest.update(letters.encode())
@@ -55,9 +56,10 @@ def hash_documents(sentences: Iterable[tuple[int, str]]) -> bytes:
 
 @functools.cache
 def _is_letter(character: str) -> bool:
-    """Includes vowel signs and other marks, but not those that select the form of an emoji."""
-    is_mark = unicodedata.category(character)[0] == "M"
-    return character.isalnum() or (is_mark and not "\ufe00" <= character <= "\ufe0f")
+    """Includes vowel signs and other marks, but none that select the form of a character."""
+    is_mark = unicodedata.category(character) in ("Mn", "Mc") and character != "\u034f"
+    selects = "VARIATION SELECTOR" in unicodedata.name(character, "")
+    return character.isalnum() or (is_mark and not selects)
 
 
 @dataclass(frozen=True)

@@ -198,14 +198,13 @@ class ClassificationTask(LabelledTask):
         task.label_weights = weights.astype(np.float32)
         return task
 
-    def initialised(self, model: tf.keras.Model) -> tf.keras.Model:
-        """See Task.initialised. A regressor first predicts the mean, which steps would reach late.
+    def initialise(self, model: tf.keras.Model) -> None:
+        """Sets a regressor's output bias to the mean, which training from 0 would reach slowly.
 
         Deviation: the reference starts at 0, which suits STS-B's numbers from 0 to 5.
         """
         if self.is_regression:
             model.classifier.output_dense.bias.assign([self.mean])
-        return model
 
     def targets(self, examples: list, features: list, max_seq_length: int) -> dict[str, np.ndarray]:
         """See Task.targets. Returns numbers, float32 [n], or label indices, int32 [n]."""
@@ -220,10 +219,10 @@ class ClassificationTask(LabelledTask):
             numbers = self.label_array(examples)
             low, mean, high, spread = (f(numbers) for f in (np.min, np.mean, np.max, np.std))
             lines.append(f"numbers from {low:.4g} to {high:.4g}, mean {mean:.4g}")
-            if spread and not 0.1 <= spread <= 5:
+            if spread and not 0.05 <= spread <= 5:
                 lines.append(
                     f"warning: the numbers have the standard deviation {spread:.3g}: scale the "
-                    "column so that it is near 1, or training hardly moves from the mean"
+                    "column so that it is near 1, for which learning rates are chosen"
                 )
         else:
             counts = collections.Counter(name for e in examples for name in e.classes)

@@ -151,9 +151,8 @@ class Task(abc.ABC):
         """Returns a task that weights its losses as the training examples require; checks them."""
         return self
 
-    def initialised(self, model: tf.keras.Model) -> tf.keras.Model:
-        """Returns a new model, after changes of its variables that the training data require."""
-        return model
+    def initialise(self, model: tf.keras.Model) -> None:  # noqa: B027 - most tasks need nothing
+        """Sets variables of a new model to values of the training data."""
 
     def objection(self, config: AlbertConfig, settings: Any, strategy: Any) -> str:
         """Returns why the task cannot be trained with these FinetuneSettings, or ""."""

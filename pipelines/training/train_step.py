@@ -200,7 +200,7 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> C
     TrainStep.run, summed over all steps, and `steps`, the number of steps that were run.
     """
 
-    # Not a decorated method, which strategies of several replicas would call without its object.
+    # Trace the bound method: MirroredStrategy calls a decorated method without `self`.
     step = tf.function(train_step.run, autograph=False)
 
     def one_step(iterator, stop):
@@ -215,14 +215,14 @@ def make_step_loop(strategy: tf.distribute.Strategy, train_step: TrainStep) -> C
         names = "gradient_norm", "bad_batches", "overflows", "stop"
         totals = {"sums": train_step.objective.zero_sums(), **{n: tf.zeros([]) for n in names}}
 
-        def goes_on(steps, totals):
+        def is_unfinished(steps, totals):
             return (steps < num_steps) & (totals["bad_batches"] + totals["stop"] == 0.0)
 
         def add_step(steps, totals):
             values = one_step(iterator, stop.read_value())
             return steps + 1, tf.nest.map_structure(tf.add, totals, values)
 
-        steps, totals = tf.while_loop(goes_on, add_step, (tf.constant(0), totals))
+        steps, totals = tf.while_loop(is_unfinished, add_step, (tf.constant(0), totals))
         return {**totals, "steps": steps}
 
     return run_steps

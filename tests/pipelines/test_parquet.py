@@ -47,7 +47,13 @@ def test_ids_are_texts_or_numbers(tmp_path):
     stored = pyarrow.array([name.bytes for name in names], pyarrow.uuid())
     for ids, found in (([7, 8], [7, 8]), (stored, names)):
         assert [row.id for row in read(ids)] == [*map(str, found)]
-    for value, shown in ((None, "null"), (float("nan"), "NaN"), (b"a", "{"), ([1], r"\[1\]")):
+    for value, shown in (
+        (None, "null"),
+        (float("nan"), "NaN"),
+        ("", '""'),
+        (b"a", "{"),
+        ([1], r"\[1\]"),
+    ):
         with raises_one_line(rf":1: 'id' is {shown}.*, expected text or a number as an id$"):
             read([value] * 2)
 

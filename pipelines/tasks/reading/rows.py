@@ -17,6 +17,7 @@ _MAX_CELL = 1 << 26
 _IN_PROSE = {mark: re.compile(rf"{mark}\s|\d{mark}\d") for mark in ",;"}
 # Matches the optional first line of Excel's CSV files, which defines the column separator.
 _SEPARATOR_LINE = re.compile(r'"?sep=([,;|\t])"?')
+_MAX_HEADER_LINES = 20
 _QUOTED = re.compile(r'"[^"]*("|$)')
 
 Place = int | str
@@ -39,9 +40,11 @@ def read_cells(path: str, separator: str, quoting: str) -> Iterator[tuple[Place,
             separator, first = named[1], 2
         else:
             names = _QUOTED.sub("", head[0])
-            # If only a name in quotation marks is in the first line, it may have further lines.
-            while "".join(head).count('"') % 2 and not re.search("[,;]", names):
-                if len(head) == 20 or (line := next(lines, None)) is None:
+            # If the first line has an open quotation and no separator, read on to its end.
+            while (
+                quoting == "csv" and "".join(head).count('"') % 2 and not re.search("[,;]", names)
+            ):
+                if len(head) == _MAX_HEADER_LINES or (line := next(lines, None)) is None:
                     break
                 head.append(line)
                 names = _QUOTED.sub("", "\n".join(head))

@@ -223,8 +223,8 @@ def as_text(value: object, column: str, where: str) -> str:
 
 
 def _as_id(value: object, column: str, where: str) -> str:
-    # Rows of a missing id, or of one that is cut, could not be told apart.
-    if value is None or isinstance(value, (dict, list)) or value != value:
+    # Predictions with a missing or truncated id cannot be joined with their rows.
+    if value in (None, "") or isinstance(value, (dict, list)) or value != value:
         raise UserError(
             f"{where}: {column!r} is {_shown(value)}, expected text or a number as an id"
         )

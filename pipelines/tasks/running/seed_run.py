@@ -239,7 +239,7 @@ def _create_model(
     with job.strategy.scope(), precision(settings.mixed_precision):
         model = create_model(job.task, job.initial.config, settings.recompute)
         model.create_variables()
-        model = job.task.initialised(model)
+        job.task.initialise(model)
         model.encoder.trainable = not settings.freeze_encoder
         optimizer = optimization.adamw(
             optimization.WarmUpPolynomialDecay(

@@ -16,7 +16,7 @@ _MOST_FEATURES, _MOST_WEIGHTS = 50_000, 1_000_000
 MOST_ROWS, _MOST_ROWS_TIMES_LABELS = 20_000, 100_000
 _MOST_CHARACTERS, _MOST_WITHOUT_SPACES = 6_000_000, 300_000
 # Vowel signs, accents and joiners, which \w lacks, belong to the word before them. All are above
-# U+02FF: looking for this first saves four fifths of the time.
+# U+02FF. The lookahead makes matching about five times as fast.
 _MARKS = "".join(c for c in map(chr, range(0x20000)) if unicodedata.category(c)[0] == "M")
 _MARK = rf"(?=[^\0-\u02ff])[{_MARKS}\u200c\u200d]"
 WORD = rf"\w+(?:{_MARK}\w*)*|[^\w\s]+"  # punctuation, too: a text may have nothing else

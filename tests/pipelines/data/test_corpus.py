@@ -233,6 +233,8 @@ def test_another_spelling_of_a_language():
     for language in ("de-DE", "de_AT", "DE", "german", "Deutsch", "deu", "ger"):
         with raises_one_line(f"--language={language}: expected an ISO 639 code .*, here 'de'$"):
             TextFormat("prose", language=language)
+    with raises_one_line("--language=ces: expected an ISO 639 code in small letters, here 'cs'"):
+        TextFormat("prose", language="ces")
     with raises_one_line("--language=No Such: expected an ISO 639 code in small letters"):
         TextFormat("prose", language="No Such")
     assert all(TextFormat("prose", language=code) for code in ("nb", "ceb", "ia"))
