@@ -199,10 +199,7 @@ class ClassificationTask(LabelledTask):
         return task
 
     def initialise(self, model: tf.keras.Model) -> None:
-        """Sets a regressor's output bias to the mean, which training from 0 would reach slowly.
-
-        Deviation: the reference starts at 0, which suits STS-B's numbers from 0 to 5.
-        """
+        """Sets a regressor's output bias to the mean, which training from 0 would reach slowly."""
         if self.is_regression:
             model.classifier.output_dense.bias.assign([self.mean])
 

@@ -5,6 +5,8 @@ import pytest
 
 from albert_tf.storage.errors import UserError
 from pipelines.tasks.glue import TASKS, GlueTask
+from pipelines.tasks.task import create_model
+from tests.builders import tiny_config
 from tests.pipelines.tasks.test_classification import pieces_of
 
 # Names of the columns as published, train and dev first; a dash: not in files without answers.
@@ -203,3 +205,12 @@ def test_features_equal_the_references(shared, golden, spiece_30k, tmp_path, nam
         assert row == feature["input_ids"][:length]
         assert first_length == length - sum(feature["segment_ids"])
     np.testing.assert_allclose(sequences.labels["labels"], [f["label_id"] for f in features])
+
+
+def test_stsb_starts_at_zero_as_published(tmp_path):
+    task = GlueTask("stsb", str(tmp_path))
+    task.mean = 2.5
+    model = create_model(task, tiny_config())
+    model.create_variables()
+    task.initialise(model)
+    assert model.classifier.output_dense.bias.numpy() == [0]
