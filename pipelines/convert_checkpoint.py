@@ -6,7 +6,7 @@ The format of --input is detected from its files:
   a TF-Hub module                 directory or URL: saved_model.pb, variables/, assets/
   an encoder of Model Garden or TF2-Hub   as a TF-Hub module, plus albert_config.json
   a Hugging Face model            directory or hf://OWNER/NAME@REVISION: config.json and
-                                  model.safetensors (or its shards) or pytorch_model.bin
+                                  model.safetensors
   a model of this project         a model directory, a checkpoint, or OUTPUT_DIR/seed_N
 A variable that is missing from --input is an error, unless --allow_missing matches its name.
 

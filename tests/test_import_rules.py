@@ -59,12 +59,12 @@ DOORS = {
     "pyarrow": {"albert_tf/storage/parquet.py"},
     "matplotlib": {"albert_tf/jobs/pictures.py"},
     "transformers": set(),
-    "huggingface_hub": set(),  # albert_tf/checkpoints/hub.py imports it by its name
+    "huggingface_hub": {"albert_tf/checkpoints/hub.py"},
     "onnx": {"export/to_onnx.py"},
     "onnxruntime": {"export/to_onnx.py"},
     "openvino": {"export/openvino_graph.py"},
     "openvino_tokenizers": {"export/openvino_graph.py"},
-    "torch": {"albert_tf/checkpoints/huggingface.py"},
+    "torch": set(),
 }
 
 

@@ -3,9 +3,7 @@
 A pre-trained model is saved as a BERT if it shares no weights, has E == H and uses the exact gelu.
 """
 
-import importlib
 import os
-import pickle
 import re
 from typing import Any
 
@@ -31,11 +29,7 @@ from albert_tf.text.huggingface_files import SPECIAL, TOKENIZER_CONFIG_FILE
 from albert_tf.text.tokenization import AlbertTokenizer
 
 CONFIG_FILE = "config.json"
-SAFETENSORS_FILE, TORCH_FILE = "model.safetensors", "pytorch_model.bin"
-_INDEX = ".index.json"  # ends the name of the file that names the shards of a model
-_SHARD = re.compile(r"[\w.-]+\.(safetensors|bin)")
-_SAFE_TORCH = "2.10"  # keep in sync with pyproject.toml
-_DAMAGED = "{!r} is damaged or no file of its kind"
+SAFETENSORS_FILE = "model.safetensors"
 
 # The beginning of the model card, and the settings of a run that it names.
 _CARD = """\
@@ -74,21 +68,6 @@ _PROJECTION = tuple(
 )
 
 
-def find_weights(directory: str) -> str | None:
-    """Returns the path of a model's weights, or None; prefers safetensors to a PyTorch file."""
-    if tf.io.gfile.exists(os.path.join(directory, CONFIG_FILE)):
-        for name in (SAFETENSORS_FILE, TORCH_FILE):
-            for ending in ("", _INDEX):
-                if tf.io.gfile.exists(path := os.path.join(directory, name + ending)):
-                    return path
-        if tf.io.gfile.exists(os.path.join(directory, "tf_model.h5")):
-            raise UserError(
-                f"{directory!r} has its weights in tf_model.h5 alone, which is not read: load it "
-                "by transformers with from_tf=True and save_pretrained"
-            )
-    return None
-
-
 def read(
     directory: str, allow_missing: str | None = None, task: dict | None = None
 ) -> name_map.Imported:
@@ -97,9 +76,7 @@ def read(
     `task` is the content of task.json of a fine-tuned model. `allow_missing` applies to pre-trained
     ones, see `name_map.to_ours`.
     """
-    path = find_weights(directory)
-    if path is None:
-        raise UserError(f"{directory!r} holds no {CONFIG_FILE} with weights of Hugging Face's")
+    path = os.path.join(directory, SAFETENSORS_FILE)
     config_file = os.path.join(directory, CONFIG_FILE)
     config, values = reference_config.read(config_file), files.read_json(config_file)
     family = values.get("model_type", "albert")
@@ -133,15 +110,12 @@ def read(
 
 
 def _read_tensors(path: str) -> dict[str, np.ndarray]:
-    """Reads all weights, from one file or from the shards that an index names."""
-    tensors = {}
-    for part in _parts(path):
-        with files.local_file(part) as local:
-            try:
-                tensors.update((_read_torch if part.endswith(".bin") else _read_safetensors)(local))
-            except UserError as error:  # show the user's path instead of the local copy
-                raise UserError(str(error).replace(local, part)) from error
-    return tensors
+    message = f"{path!r} is damaged or no file of its kind"
+    with (
+        files.local_file(path) as local,
+        refuse_unreadable(message, safetensors.SafetensorError),
+    ):
+        return safetensors.numpy.load_file(local)
 
 
 def write_model(
@@ -295,54 +269,6 @@ def _read_run(model_dir: str | None, name: str) -> dict:
         return {}
     read, above = read_if_exists, os.path.dirname(model_dir.rstrip("/"))
     return read(model_dir, name) or read(above, name)
-
-
-def _parts(path: str) -> list[str]:
-    """Returns the files of the weights: the shards that an index names, or the file itself."""
-    if not path.endswith(_INDEX):
-        return [path]
-    names = files.read_json(path).get("weight_map")
-    names = sorted({*map(str, names.values())}) if isinstance(names, dict) else []
-    if not names or not all(map(_SHARD.fullmatch, names)):
-        raise UserError(f"{path}: expected a weight_map to *.safetensors or *.bin files beside it")
-    parts = [os.path.join(os.path.dirname(path), name) for name in names]
-    for part in parts:
-        if not tf.io.gfile.exists(part):
-            raise UserError(f"{part} is missing, which {path} names: copy it there")
-    return parts
-
-
-def _read_safetensors(path: str) -> dict[str, np.ndarray]:
-    with refuse_unreadable(_DAMAGED.format(path), safetensors.SafetensorError):
-        return safetensors.numpy.load_file(path)
-
-
-def _read_torch(path: str) -> dict[str, np.ndarray]:
-    advice = f"or save the model as {SAFETENSORS_FILE} where it was made"
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError as error:
-        raise UserError(
-            f"{path}: reading it needs PyTorch: pip install 'torch>={_SAFE_TORCH}', {advice}"
-        ) from error
-    # In earlier versions, weights_only=True did not prevent a file from executing code
-    # (CVE-2025-32434) or corrupting memory (CVE-2026-24747).
-    if _version(torch.__version__) < _version(_SAFE_TORCH):
-        raise UserError(
-            f"{path}: PyTorch {torch.__version__} is installed, in which such a file can run code: "
-            f"pip install 'torch>={_SAFE_TORCH}', {advice}"
-        )
-    with refuse_unreadable(
-        _DAMAGED.format(path),
-        *(AttributeError, OSError, EOFError, TypeError, MemoryError, pickle.PickleError),
-    ):
-        tensors = torch.load(path, map_location="cpu", weights_only=True)
-        return {name: tensor.detach().float().numpy() for name, tensor in tensors.items()}
-
-
-def _version(text: str) -> tuple[int, ...]:
-    """Returns the major and minor version number."""
-    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
 def _drop_aliases(tensors: dict[str, np.ndarray], path: str) -> None:

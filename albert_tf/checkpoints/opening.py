@@ -149,10 +149,12 @@ def _find(path: str) -> OpenModel | None:
             return OpenModel(export, EXPORT, export, prefix, has_task)
         return OpenModel(export, GOOGLE, assets, prefix)
     has_task = model_directory.TASK_FILE in names
-    if huggingface.CONFIG_FILE in names and (weights := huggingface.find_weights(path)):
+    has_their_config = huggingface.CONFIG_FILE in names
+    if has_their_config and huggingface.SAFETENSORS_FILE in names:
+        weights = os.path.join(path, huggingface.SAFETENSORS_FILE)
         has_task |= MODULES_FILE in names
         return OpenModel(path, HUGGINGFACE, path, weights, has_task or _has_class(path))
-    if has_task or model_directory.CHECKPOINTS_DIR in names:
+    if model_directory.CHECKPOINTS_DIR in names or (has_task and not has_their_config):
         best = os.path.join(path, model_directory.BEST_DIR)
         has_best = has_task and model_directory.list_checkpoints(best)
         _, checkpoint = model_directory.find_checkpoint(best if has_best else path)
@@ -177,6 +179,12 @@ def _refuse(path: str, formats: Collection[str]) -> NoReturn:
     owner = os.path.dirname(path)
     if owner and tf.io.gfile.exists(os.path.join(owner, model_directory.TASK_FILE)):
         raise UserError(f"{path!r} is a part of the fine-tuned model {owner!r}: name {owner!r}")
+    if tf.io.gfile.exists(os.path.join(path, huggingface.CONFIG_FILE)):
+        raise UserError(
+            f"{path!r} has {huggingface.CONFIG_FILE}, but no {huggingface.SAFETENSORS_FILE}: load "
+            "it once by its class of transformers and save it, by "
+            "from_pretrained(DIRECTORY).save_pretrained(OTHER), with from_tf=True for tf_model.h5"
+        )
     expected = "; ".join(FORMATS[name][0] for name in formats)
     raise UserError(f"{path!r} is no model: expected {expected}")
 

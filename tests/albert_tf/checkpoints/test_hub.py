@@ -35,7 +35,7 @@ def test_paths_are_left_as_they_are(tmp_path):
 
 
 class Handler(QuietHandler):
-    hub = SimpleNamespace(cut=None, page=None)  # the model that is served: see `server`
+    hub = SimpleNamespace(page=None)  # the model that is served: see `server`
 
     def do_GET(self):  # noqa: N802
         if self.hub.status != 200:
@@ -53,8 +53,6 @@ class Handler(QuietHandler):
         name = self.path.rpartition("/")[2]
         content = self.hub.files[name]
         headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
-        if self.hub.cut == "headers":  # as a log-in page
-            headers = {}
         if self.command == "GET":
             self.hub.asked.append(name)
         return self.answer(200, content, headers)
@@ -69,9 +67,6 @@ class Handler(QuietHandler):
                 digest = hashlib.sha256(content).hexdigest()
                 files[-1]["lfs"] = {"sha256": digest, "oid": digest, "pointerSize": 130}
                 files[-1]["lfs"]["size"] = len(content)
-        if self.hub.cut == "damage":  # of the size that is announced
-            weights = "model.safetensors"
-            self.hub.files[weights] = bytes(len(self.hub.files[weights]))
         return {"id": NAME, "sha": COMMIT, "siblings": files, "private": False, "tags": []}
 
     def answer(self, status, content, headers):
@@ -93,8 +88,8 @@ def published(pretrained, tmp_path_factory):
 
 @pytest.fixture
 def server(published, tmp_path, monkeypatch):
-    """`status`: of all answers; `page`: of each question about the model; `cut`: a fault."""
-    hub = SimpleNamespace(asked=[], cut=None, status=200, page=None)
+    """`status`: of all answers; `page`: the answer to each question about the model."""
+    hub = SimpleNamespace(asked=[], status=200, page=None)
     hub.files = {path.name: path.read_bytes() for path in published.iterdir()}
     monkeypatch.setattr(Handler, "hub", hub)
     with serving(Handler) as port:
@@ -139,7 +134,7 @@ def test_models_of_tf_hub_are_fetched_by_their_url(published, tmp_path, monkeypa
         published_model(f"{url}/tiny/1", str(tmp_path / "out"))
         assert read_origin(str(tmp_path / "out")) == f"{url}/tiny/1"
         for name in ("cut/1", "page/1", "no/1"):
-            with pytest.raises(UserError, match=f"{url}/{name}.*is it the URL.*broke off"):
+            with pytest.raises(UserError, match=f"{url}/{name}: .*; check the network and the URL"):
                 hub.local_path(f"{url}/{name}")
         with pytest.raises(UserError, match="ends in a version"):
             published_model(f"{url}/tiny", str(tmp_path / "other"))
@@ -162,42 +157,25 @@ class TestNames:
         server.status = 404
         for number, revision in enumerate(("", "@main", f"@{COMMIT}")):
             convert(tmp_path / f"offline_{number}", f"hf://{NAME}{revision}")
-        assert "not in the cache" in convert(tmp_path / "three", "hf://acme/other", exit_code=2)[1]
-
-    def test_another_hash_is_refused(self, server, tmp_path):
-        server.cut = "damage"
-        assert "model.safetensors is damaged" in convert(tmp_path / "one", exit_code=2)[1]
-        assert not list((tmp_path / "cache").rglob("model.safetensors"))
+        error = convert(tmp_path / "three", "hf://acme/other", exit_code=2)[1]
+        assert "error: hf://acme/other: LocalEntryNotFoundError: " in error
 
     def test_refusals(self, server, tmp_path, monkeypatch):
-        def assert_refused(message, name=f"hf://{NAME}"):
-            error = convert(tmp_path / "one", name, exit_code=2)[1]
-            assert f"error: {name}: " in error and message in error
+        def assert_refused(name=f"hf://{NAME}"):
+            error = convert(tmp_path / "one", name, exit_code=2)[1].splitlines()[-1]
+            assert error.startswith(f"error: {name}: ") and "; check the network" in error
+            assert len(error) < 500
             return error
 
-        assert_refused("", "hf://acme/a..b")
-        for page in (b"<html>Log in</html>", b"[]", b"[" * 100_000):
-            server.page = page
-            assert_refused("cannot be used")
-        server.page, server.cut = None, "headers"
-        assert_refused("a file could not be downloaded: FileMetadataError")
-        server.cut = None
-        server.files.update(dict.fromkeys(("model-/../../../x.safetensors", "x.safetensors"), b""))
-        assert "/x.safetensors" in assert_refused("cannot be used")
-        whole, server.files = server.files, {"config.json": b"{}", "pytorch_model-1.bin": b""}
-        assert_refused("expected config.json with model.safetensors or pytorch_model.bin")
-        server.files = {"config.json": b"{}", "pytorch_model.bin.index.json": b"of shards"}
-        convert(tmp_path / "one", "hf://acme/shards", exit_code=2)
-        assert {*server.files} <= {*server.asked}
-        server.files, server.status = whole, 401
-        assert_refused("its owner grants access")
-        server.status = 404
-        assert_refused("no such model, or a private one")
-        monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-        error = assert_refused("out of reach")
-        assert len(error.splitlines()[-1]) < 300
-        monkeypatch.setenv("HF_ENDPOINT", "http://[bad")
-        assert_refused("HF_ENDPOINT")
+        assert_refused("hf://acme/a..b")
+        for server.page in (b"<html>Log in</html>", b"[]", b"[" * 100_000):
+            assert_refused()
+        server.page = None
+        for server.status, kind in ((401, "GatedRepoError"), (404, "RepositoryNotFoundError")):
+            assert kind in assert_refused()
+        for endpoint in ("http://127.0.0.1:9", "http://[bad"):
+            monkeypatch.setenv("HF_ENDPOINT", endpoint)
+            assert_refused()
 
     def test_fine_tuning_starts_from_a_name(self, server, tmp_path):
         (tmp_path / "train.tsv").write_text("text\tlabel\n" + "one\ta\ntwo\tb\n" * 4)

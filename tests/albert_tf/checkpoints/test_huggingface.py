@@ -1,10 +1,10 @@
-import json
 import re
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
+import albert_tf
 from albert_tf.checkpoints import huggingface, name_map
 from albert_tf.storage.errors import UserError
 from tests.albert_tf.checkpoints.test_name_map import (
@@ -116,27 +116,13 @@ def test_damaged_file_of_huggingface(out):
             huggingface.read(str(out))
 
 
-def test_weights_in_several_files(out):
-    whole, tensors = (
-        huggingface.read(str(out)).weights,
-        safetensors.numpy.load_file(out / "model.safetensors"),
-    )
-    (out / "model.safetensors").unlink()
-    shards = {name: f"model-{i % 2}.safetensors" for i, name in enumerate(tensors)}
-    for shard in {*shards.values()}:
-        part = {name: array for name, array in tensors.items() if shards[name] == shard}
-        safetensors.numpy.save_file(part, out / shard)
-    index = out / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": shards}))
-    found = huggingface.read(str(out)).weights
-    assert found.keys() == whole.keys()
-    assert all(np.array_equal(found[name], array) for name, array in whole.items())
-    (out / "model-1.safetensors").unlink()
-    with pytest.raises(UserError, match=r"model-1\.safetensors is missing, which .* names"):
-        huggingface.read(str(out))
-    index.write_text(json.dumps({"weight_map": {"x": "../model.safetensors"}}))
-    with pytest.raises(UserError, match=r"expected a weight_map to .* beside it"):
-        huggingface.read(str(out))
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model-00001-of-00002.safetensors"])
+def test_weights_in_other_files(name, out):
+    (out / "model.safetensors").rename(out / name)
+    for more in ("config.json", "task.json"):
+        (out / more).touch()
+        with pytest.raises(UserError, match=r"no model\.safetensors: load it .* and save it"):
+            albert_tf.from_pretrained(out)
 
 
 @pytest.mark.parametrize(

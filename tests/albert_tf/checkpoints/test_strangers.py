@@ -3,16 +3,13 @@
 import dataclasses
 import json
 import shutil
-import sys
-import types
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import albert_tf
-from albert_tf.checkpoints import google, huggingface, name_map, saved_model
+from albert_tf.checkpoints import google, saved_model
 from albert_tf.text.tokenization import AlbertTokenizer
 from tests.albert_tf.checkpoints.test_name_map import make_model, write
 from tests.vocabularies import unrecorded
@@ -21,51 +18,6 @@ from tests.vocabularies import unrecorded
 @pytest.fixture(scope="module")
 def trained():
     return make_model()
-
-
-def tensor(array):
-    """What torch gives for weights."""
-    found = Mock()
-    found.detach().float().numpy.return_value = array
-    return found
-
-
-def fake_torch(monkeypatch, version, tensors=None):
-    def load(path, map_location, weights_only):
-        assert tensors is not None, "read by a version that may run its code"
-        assert weights_only
-        return tensors
-
-    module = types.SimpleNamespace(__version__=version, load=load)
-    monkeypatch.setitem(sys.modules, "torch", module)
-
-
-@pytest.fixture
-def torch_dir(tmp_path, trained):
-    write("huggingface", tmp_path / "out", trained)
-    (tmp_path / "out/model.safetensors").rename(tmp_path / "out/pytorch_model.bin")
-    return tmp_path / "out"
-
-
-def test_torch_reads_from_a_version_on(torch_dir, trained, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ValueError, match=r"pytorch_model.bin: reading it needs PyTorch"):
-        huggingface.read(str(torch_dir))
-    for version in ("2.2.0", "2.9.1+cu121"):
-        fake_torch(monkeypatch, version)
-        with pytest.raises(ValueError, match=r"can run code: pip install 'torch>=2.10', or save"):
-            huggingface.read(str(torch_dir))
-    arrays = name_map.from_ours(name_map.arrays(trained), trained.config, "torch")
-    tensors = {name: tensor(array) for name, array in arrays.items()}
-    fake_torch(monkeypatch, "3.0.0a0+git12", tensors)
-    assert huggingface.read(str(torch_dir)).config == trained.config
-    (torch_dir / "pytorch_model.bin").rename(torch_dir / "pytorch_model-1.bin")
-    index = {"weight_map": dict.fromkeys(tensors, "pytorch_model-1.bin")}
-    (torch_dir / "pytorch_model.bin.index.json").write_text(json.dumps(index))
-    assert huggingface.read(str(torch_dir)).config == trained.config
-    (torch_dir / "pytorch_model.bin.index.json").rename(torch_dir / "tf_model.h5")
-    with pytest.raises(ValueError, match=r"in tf_model.h5 alone, .*from_tf=True"):
-        albert_tf.from_pretrained(torch_dir)
 
 
 def test_several_checkpoints(tmp_path, trained):
