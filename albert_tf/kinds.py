@@ -45,7 +45,6 @@ class Kind:
       num_outputs: function that maps the content of task.json to the output layer's width.
       architecture: class name of the model in transformers.
       torch_head: name of the output layer in transformers.
-      pipeline: name of the task on the Hugging Face Hub.
       our_head: name of the output layer in this package. "": `answers` maps the pooled outputs.
       has_pooler: whether the input of the output layer is the pooler's output.
       problem_type: `problem_type` in Hugging Face's config.json, which distinguishes kinds with the
@@ -62,7 +61,6 @@ class Kind:
     task: str
     create_model: Callable[..., tf.keras.Model]
     architecture: str
-    pipeline: str
     num_outputs: Callable[[dict], int] = lambda _: 0
     torch_head: str = ""
     our_head: str = "classifier/output"
@@ -95,7 +93,6 @@ _CLASSIFIER = Kind(
     num_outputs=lambda task: len(task["labels"]),
     architecture="AlbertForSequenceClassification",
     torch_head="classifier",
-    pipeline="text-classification",
     problem_type="single_label_classification",
     has_labels=True,
 )
@@ -133,7 +130,6 @@ KINDS = {
             num_outputs=lambda _: 1,
             architecture="AlbertForMultipleChoice",
             torch_head="classifier",
-            pipeline="multiple-choice",
             defaults=None,
             answers=classes.number,
         ),
@@ -146,7 +142,6 @@ KINDS = {
             num_outputs=lambda task: len(task["labels"]),
             architecture="AlbertForTokenClassification",
             torch_head="classifier",
-            pipeline="token-classification",
             has_pooler=False,
             has_labels=True,
             defaults=lambda _: {"doc_stride": DOC_STRIDE},
@@ -158,7 +153,6 @@ KINDS = {
             num_outputs=lambda _: 2,
             architecture="AlbertForQuestionAnswering",
             torch_head="qa_outputs",
-            pipeline="question-answering",
             our_head="span/output",
             has_pooler=False,
             answers=classes.ends_of_spans,
@@ -171,7 +165,6 @@ KINDS = {
                 config, task["pooling"], recompute
             ),
             architecture="AlbertModel",
-            pipeline="sentence-similarity",
             our_head="",
             has_pooler=False,
             answers=sentences.unit_length,

@@ -4,7 +4,6 @@ The format of --input is detected from its files:
   a checkpoint of Google's code   prefix or directory: model.ckpt-best.index, albert_config.json
                                   (BERT: bert_model.ckpt.index, bert_config.json)
   a TF-Hub module                 directory or URL: saved_model.pb, variables/, assets/
-  an encoder of Model Garden or TF2-Hub   as a TF-Hub module, plus albert_config.json
   a Hugging Face model            directory or hf://OWNER/NAME@REVISION: config.json and
                                   model.safetensors
   a model of this project         a model directory, a checkpoint, or OUTPUT_DIR/seed_N

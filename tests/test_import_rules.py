@@ -163,12 +163,12 @@ def test_tests_name_their_extras_by_the_marker():
 
 def test_extras_promise_no_version_older_than_the_tested_one():
     text = (PROJECT / "pyproject.toml").read_text("utf-8")
-    promised = re.findall(r"^(?:huggingface|hub|onnx|openvino) = \[(.*)\]$", text, re.MULTILINE)
+    promised = re.findall(r"^(?:hub|onnx|openvino) = \[(.*)\]$", text, re.MULTILINE)
     bounds = re.findall(r"([\w-]+)>=([\d.]+)", " ".join(promised))
     tested = re.findall(
         r"^([\w-]+)==([\d.]+)", (PROJECT / ".ci/extras.txt").read_text(), re.MULTILINE
     )
-    assert len(bounds) == 9 and {*bounds} <= {*tested}
+    assert len(bounds) == 7 and {*bounds} <= {*tested}
 
 
 MAX_LINES, MAX_PARAMETERS = 60, 8

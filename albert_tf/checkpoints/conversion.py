@@ -58,7 +58,9 @@ def convert(
         for note in notes:
             print(f"note         {note}")
         if output_format == HUGGINGFACE:
-            huggingface.write_model(partial, model, tokenizer, opened.directory, task or None)
+            huggingface.write(partial, model, task or None)
+            length = model_directory.trained_length(opened.directory, model.config)
+            huggingface.write_tokenizer(partial, tokenizer, length)
         else:
             tokenizer.save(partial)
             where = model_directory.BEST_DIR if task else model_directory.CHECKPOINTS_DIR

@@ -13,12 +13,7 @@ import safetensors.numpy
 import tensorflow as tf
 
 from albert_tf.checkpoints import name_map, reference_config, sentence_transformers
-from albert_tf.checkpoints.model_directory import (
-    RUN_FILE,
-    TASK_FILE,
-    read_if_exists,
-    trained_length,
-)
+from albert_tf.checkpoints.model_directory import TASK_FILE
 from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS, Kind
 from albert_tf.storage import files
@@ -30,25 +25,6 @@ from albert_tf.text.tokenization import AlbertTokenizer
 
 CONFIG_FILE = "config.json"
 SAFETENSORS_FILE = "model.safetensors"
-
-# The beginning of the model card, and the settings of a run that it names.
-_CARD = """\
----
-library_name: transformers
-tags:
-- albert
-pipeline_tag: {pipeline}
----
-
-# ALBERT: {name}
-
-{config.num_hidden_layers} layers of {config.hidden_size}, {config.vocab_size:,} pieces. Made with \
-albert_tf.
-"""
-_PRETRAINED = ("fill-mask", "pre-trained")  # pipeline and name of a model without a task
-_SETTINGS = (
-    "origin learning_rate global_batch_size num_train_steps num_warmup_steps max_seq_length seed"
-).split()
 
 # Some Hugging Face files store a variable under two names. Maps the second name to the first.
 _ALIASES = {
@@ -106,7 +82,7 @@ def read(
     if family == "albert" and config.embedding_size == config.hidden_size:
         _drop_identity_projection(tensors, config, path)
     weights = name_map.to_ours(tensors, config, "torch", path, allow_missing, table)
-    return name_map.Imported(config, weights, directory, notes)
+    return name_map.Imported(config, weights, notes)
 
 
 def _read_tensors(path: str) -> dict[str, np.ndarray]:
@@ -118,40 +94,14 @@ def _read_tensors(path: str) -> dict[str, np.ndarray]:
         return safetensors.numpy.load_file(local)
 
 
-def write_model(
-    directory: str,
-    model: tf.keras.Model,
-    tokenizer: AlbertTokenizer,
-    model_dir: str | None = None,
-    task: dict | None = None,
-) -> None:
-    """Writes weights, config, vocabulary, tokenizer settings and a model card.
-
-    Metrics and settings of `model_dir`, if given, are in the model card. The tokenizer's maximum
-    length is the trained length of `model_dir`, else of the model (see from_pretrained). `task` is
-    the content of task.json, or None for a pre-trained model. Existing files are overwritten.
-    """
-    write(directory, model.config, name_map.arrays(model), task)
-    if model_dir is None:
-        length = model.trained_length or model.config.max_position_embeddings
-    else:
-        length = trained_length(model_dir, model.config)
-    write_tokenizer(directory, tokenizer, length)
-    _write_card(directory, model_dir, model.config, task)
-
-
-def write(
-    directory: str,
-    config: AlbertConfig,
-    weights: dict[str, np.ndarray],
-    task: dict | None = None,
-) -> None:
+def write(directory: str, model: tf.keras.Model, task: dict | None = None) -> None:
     """Writes config.json and model.safetensors for transformers' from_pretrained.
 
     An ALBERT with E == H gets an identity projection, because Hugging Face's ALBERT always has an
-    embedding projection. For a fine-tuned model, task.json is also written, because config.json has
-    no keys for some of its settings.
+    embedding projection. `task` is the content of task.json, or None for a pre-trained model. It is
+    also written, because config.json has no keys for some of its settings.
     """
+    config, weights = model.config, name_map.arrays(model)
     family, architecture, table, of_task = "albert", "AlbertForPreTraining", None, {}
     if task is not None:
         kind = KINDS[task["kind"]]
@@ -242,33 +192,6 @@ def write_tokenizer(directory: str, tokenizer: AlbertTokenizer, max_length: int)
         # transformers' ALBERT names these two pieces twice.
         values.update(bos_token=special["cls_token"], eos_token=special["sep_token"])
     files.write_json(os.path.join(directory, TOKENIZER_CONFIG_FILE), values)
-
-
-def _write_card(
-    directory: str, model_dir: str | None, config: AlbertConfig, task: dict | None
-) -> None:
-    """Writes the model card (README.md) with all known metrics and settings."""
-    results, run = (_read_run(model_dir, name) for name in ("results.json", RUN_FILE))
-    pipeline, name = (KINDS[task["kind"]].pipeline, task["task"]) if task else _PRETRAINED
-    lines = [_CARD.format(pipeline=pipeline, name=name, config=config)]
-    figures = [
-        f"{split} {figure}: {value:.4f}"
-        for split, metrics in results.get("metrics", {}).items()
-        for figure, value in metrics.items()
-    ]
-    settings = [f"{setting}: {run[setting]}" for setting in _SETTINGS if setting in run]
-    for title, found in (("Figures", figures), ("Settings", settings)):
-        if found:
-            lines += [f"## {title}\n", *(f"- {line}" for line in found), ""]
-    files.write_atomically(os.path.join(directory, "README.md"), "\n".join(lines))
-
-
-def _read_run(model_dir: str | None, name: str) -> dict:
-    """Reads a JSON file in `model_dir` or its parent; returns {} if neither contains it."""
-    if model_dir is None:
-        return {}
-    read, above = read_if_exists, os.path.dirname(model_dir.rstrip("/"))
-    return read(model_dir, name) or read(above, name)
 
 
 def _drop_aliases(tensors: dict[str, np.ndarray], path: str) -> None:

@@ -145,7 +145,6 @@ class Imported(NamedTuple):
 
     config: AlbertConfig
     weights: dict[str, np.ndarray]  # maps our names to float32 arrays; omits missing variables
-    directory: str  # contains the vocabulary, if there is one
     notes: list[str]  # for the user
 
 
@@ -273,8 +272,8 @@ def arrays(model: AlbertForPreTraining) -> dict[str, np.ndarray]:
     return {name: variable.numpy() for name, variable in model_variables(model).items()}
 
 
-def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
-    """Creates the variables of a model and assigns the imported weights.
+def assign(model: tf.keras.Model, weights: Mapping[str, np.ndarray], source: str) -> list[str]:
+    """Creates the variables of a model and assigns the weights, which have our names.
 
     Returns our names of the missing variables, which keep their initial values. Raises a UserError
     if the shape of a weight does not match the config.
@@ -282,10 +281,10 @@ def assign(model: tf.keras.Model, imported: Imported, source: str) -> list[str]:
     model.create_variables()
     fresh = []
     for name, variable in model_variables(model).items():
-        if name not in imported.weights:
+        if name not in weights:
             fresh.append(name)
             continue
-        array = imported.weights[name]
+        array = weights[name]
         if array.shape != tuple(variable.shape):
             raise UserError(
                 f"{source}: {name} has shape {list(array.shape)}, but by the config it should have "
@@ -308,7 +307,7 @@ def with_rows(
     weights = arrays(model)
     for name in weights.keys() & {*_ROWS_OF_PIECES}:
         weights[name] = rows_of(weights[name])
-    assign(copy, Imported(config, weights, "", []), "the model")
+    assign(copy, weights, "the model")
     if isinstance(model, AlbertForPreTraining) and model.masked_lm.is_drawn_afresh:
         copy.mark_missing("masked_lm/")
     return copy

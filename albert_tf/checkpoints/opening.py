@@ -112,9 +112,8 @@ def open_model(
 
     Args:
       path: a model directory of this project, its best/ or one of its checkpoints; a checkpoint of
-        Google's code or a TF-Hub module; an encoder of Model Garden or TF2-Hub with
-        albert_config.json; a local Hugging Face model; an export, or a directory of its versions;
-        or a published model (see hub.local_path).
+        Google's code or a TF-Hub module; a local Hugging Face model; an export, or a directory of
+        its versions; or a published model (see hub.local_path).
       formats: the FORMATS that the caller accepts.
       pretrained: whether fine-tuned models are refused.
       parts: whether best/ and the checkpoints of fine-tuned models are accepted.

@@ -13,7 +13,7 @@ from albert_tf.models import AlbertForPreTraining
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.huggingface_files import check_tokens
-from albert_tf.text.settings import read_tokenizer_config, unreachable
+from albert_tf.text.settings import read_tokenizer_config
 from albert_tf.text.tokenization import AlbertTokenizer
 
 # Embeddings are padded by fewer rows, at most to a multiple of this number.
@@ -82,11 +82,11 @@ def load(
         fresh = origin.get("freshly_initialised", "")
     else:
         if opened.format == GOOGLE:
-            imported = google.read(opened.path, allow_missing)
+            imported = google.read(opened.checkpoint, opened.directory, allow_missing)
         else:
             imported = huggingface.read(opened.path, allow_missing, opened.task)
         model, notes = create_model(imported.config, opened.task), imported.notes
-        fresh = ", ".join(name_map.assign(model, imported, opened.path))
+        fresh = ", ".join(name_map.assign(model, imported.weights, opened.path))
     if opened.is_fine_tuned:
         opened.check_pairs(model.config)
     else:
@@ -122,7 +122,9 @@ def save_pretrained(
     if not model.built:
         raise UserError("save_pretrained: the model has no weights yet: call create_variables()")
     with files.new_directory(files.as_path(directory)) as partial:
-        huggingface.write_model(partial, model, tokenizer)
+        huggingface.write(partial, model)
+        length = model.trained_length or model.config.max_position_embeddings
+        huggingface.write_tokenizer(partial, tokenizer, length)
 
 
 def _fit_to_vocabulary(
@@ -139,22 +141,12 @@ def _fit_to_vocabulary(
             f"the vocabulary has {pieces} pieces, but the model embeds {rows}: it belongs to "
             "another model"
         )
-    notes = []
-    if pieces < rows:
-        model = name_map.with_rows(model, pieces, lambda array: array[:pieces])
-        notes = [
-            f"{rows - pieces:,} embedded rows beyond the vocabulary's {pieces:,} pieces are dropped"
-        ]
-    for name, lost in unreachable(tokenizer.pieces, tokenizer.vocabulary.prepares).items():
-        what, remedy = {
-            "do_lower_case": ("capitals", "--nodo_lower_case"),
-            "keep_accents": ("accents and marks", "--keep_accents"),
-        }[name]
-        notes.append(
-            f"text loses its {what}, but {len(lost):,} pieces of the vocabulary have them, such as "
-            f"{lost[-1]!r}: if the model was trained otherwise, convert it with {remedy}"
-        )
-    return model, notes
+    if pieces == rows:
+        return model, []
+    model = name_map.with_rows(model, pieces, lambda array: array[:pieces])
+    return model, [
+        f"{rows - pieces:,} embedded rows beyond the vocabulary's {pieces:,} pieces are dropped"
+    ]
 
 
 def read_tokenizer(

@@ -7,7 +7,7 @@ import os
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import trackable_object_graph_pb2
+from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from albert_tf.checkpoints.model_directory import CONFIG_FILE
 from albert_tf.config import AlbertConfig
@@ -16,8 +16,6 @@ from albert_tf.storage.errors import UserError
 from albert_tf.storage.unreadable import refuse_unreadable
 from albert_tf.text.settings import TextSettings
 from albert_tf.text.tokenization import AlbertTokenizer, find_vocabulary
-
-_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def variables_prefix(path: str) -> str:
@@ -46,7 +44,9 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
     """Restores an AlbertEncoder from a SavedModel. Variables are matched by name."""
     with refuse_unreadable(f"{path!r} does not hold its config's weights"):
         reader = tf.train.load_checkpoint(variables_prefix(path))
-        keys = {_name_in_encoder(n): key for n, key in variable_keys(reader).items()}
+        graph = TrackableObjectGraph.FromString(reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH"))
+        attributes = (attribute for node in graph.nodes for attribute in node.attributes)
+        keys = {_name_in_encoder(a.full_name): a.checkpoint_key for a in attributes}
         shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
         for variable in encoder.weights:
             name = _name_in_encoder(variable.name.removesuffix(":0"))
@@ -55,16 +55,6 @@ def restore_encoder(encoder: tf.keras.layers.Layer, path: str) -> None:
             if shapes.get(key) != variable.shape.as_list() or not dtypes[key].is_floating:
                 raise UserError(f"it has no {name} of shape {variable.shape}")
             variable.assign(reader.get_tensor(key).astype(np.float32))
-
-
-def variable_keys(reader) -> dict[str, str]:
-    """Returns a dict mapping variable names to checkpoint keys; empty for TensorFlow 1."""
-    if not reader.has_tensor(_GRAPH):
-        return {}
-    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH))
-    attributes = (attribute for node in graph.nodes for attribute in node.attributes)
-    # save_counter counts checkpoints and is not a weight.
-    return {a.full_name: a.checkpoint_key for a in attributes if a.full_name != "save_counter"}
 
 
 def _name_in_encoder(name: str) -> str:

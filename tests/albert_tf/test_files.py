@@ -41,7 +41,8 @@ def test_directories_are_no_patterns_where_files_are_looked_for(tmp_path):
     assert find(f"{directory}/", "*.model") == ["v.model"]
     assert find(f"{directory}/ckpt-8", ".*") == ["ckpt-8.data-0", "ckpt-8.index"]
     assert files.find(f"{tmp_path}/none/", "*") == []
-    for read in (model_directory.find_checkpoint, google.find, versions.load_saved_model):
+    read_google = lambda path: google.read(f"{path}/ckpt-8", path)  # noqa: E731
+    for read in (model_directory.find_checkpoint, read_google, versions.load_saved_model):
         with raises_one_line(r"a\[1\]\*.*: TensorFlow mistakes \* \[ in .* without \* \[, or copy"):
             read(str(directory))
 

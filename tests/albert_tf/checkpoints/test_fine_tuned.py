@@ -46,7 +46,6 @@ def write_model(directory, task, vocabulary, **config):
     tokenizer.save(str(directory))
     tf.train.Checkpoint(model=model).save(str(directory / "best" / "ckpt"))
     (directory / "task.json").write_text(json.dumps(task))
-    (directory / "results.json").write_text(json.dumps({"metrics": {"dev": {"f1": 0.5}}}))
     return model
 
 
@@ -78,8 +77,6 @@ def test_there_and_back(task, tiny_vocabulary, tmp_path):
         assert values["label2id"] == {label: i for i, label in enumerate(task["labels"])}
     tokenizer = json.loads((tmp_path / "hf/tokenizer_config.json").read_text())
     assert tokenizer["model_max_length"] == 60 < CONFIG.max_position_embeddings
-    card = (tmp_path / "hf/README.md").read_text()
-    assert "pipeline_tag: " in card and "- dev f1: 0.5000" in card
     convert(tmp_path / "hf", tmp_path / "b")
     assert json.loads((tmp_path / "b/task.json").read_text()) == task
     assert_weights(tmp_path / "b", model, task)

@@ -60,13 +60,10 @@ class Handler(QuietHandler):
     do_HEAD = do_GET  # noqa: N815
 
     def info(self):
-        files = []
-        for name, content in self.hub.files.items():
-            files.append({"rfilename": name, "size": len(content), "blobId": "0" * 40})
-            if name.endswith((".safetensors", ".bin")):
-                digest = hashlib.sha256(content).hexdigest()
-                files[-1]["lfs"] = {"sha256": digest, "oid": digest, "pointerSize": 130}
-                files[-1]["lfs"]["size"] = len(content)
+        files = [
+            {"rfilename": name, "size": len(content), "blobId": "0" * 40}
+            for name, content in self.hub.files.items()
+        ]
         return {"id": NAME, "sha": COMMIT, "siblings": files, "private": False, "tags": []}
 
     def answer(self, status, content, headers):
@@ -152,7 +149,7 @@ class TestNames:
         assert f"snapshots/{COMMIT}" in out
         ours, theirs = (albert_tf.from_pretrained(p)[0] for p in (tmp_path / "one", published))
         np.testing.assert_equal(ours.get_weights(), theirs.get_weights())
-        assert {*server.asked} == {*server.files} - {"pytorch_model.bin", "README.md"}
+        assert {*server.asked} == {*server.files} - {"pytorch_model.bin"}
         monkeypatch.setenv("HF_HUB_OFFLINE", "1")
         server.status = 404
         for number, revision in enumerate(("", "@main", f"@{COMMIT}")):
@@ -194,5 +191,3 @@ class TestNames:
         finetune(origin)
         name = f"hf://{NAME}@{COMMIT[::-1]}"
         assert f"holds {origin}, not {name}" in finetune(name, exit_code=2)[1]
-        convert(tmp_path / "back", f"{tmp_path}/run/seed_12345", "--output_format=huggingface")
-        assert f"- origin: {origin}" in (tmp_path / "back/README.md").read_text()

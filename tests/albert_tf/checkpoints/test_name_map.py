@@ -21,7 +21,13 @@ CONFIGS = {
     "bert": {"parameter_sharing": "none", "embedding_size": 20, "hidden_act": "gelu_erf"},
     "none_inner": {"parameter_sharing": "none", "inner_group_num": 2, "hidden_act": "gelu_erf"},
 }
-READERS = {"google": google.read, "huggingface": huggingface.read}
+
+
+def read_google(path, allow_missing=None):
+    return google.read(*google.find(str(path)), allow_missing)
+
+
+READERS = {"google": read_google, "huggingface": huggingface.read}
 
 
 def make_model(**changes):
@@ -32,15 +38,15 @@ def make_model(**changes):
 def build(imported):
     """Returns a model with the imported weights, and the names of missing variables."""
     model = AlbertForPreTraining(imported.config)
-    return model, name_map.assign(model, imported, "out")
+    return model, name_map.assign(model, imported.weights, "out")
 
 
 def write(form, directory, model):
     """Writes a model as Google's code or transformers would."""
-    config, weights = model.config, name_map.arrays(model)
     if form == "huggingface":
-        huggingface.write(str(directory), config, weights)
+        huggingface.write(str(directory), model)
         return str(directory)
+    config, weights = model.config, name_map.arrays(model)
     tensors = {**name_map.from_ours(weights, config, "google"), "global_step": np.int64(0)}
     directory.mkdir(parents=True, exist_ok=True)
     save_tensors(f"{directory}/model.ckpt-best", tensors)
@@ -116,11 +122,11 @@ def test_missing_is_refused_unless_it_is_an_allowed_head(out):
     change_google(out, without("bert/pooler/dense/bias"))
     for allowed in (None, "^cls/"):
         with pytest.raises(ValueError, match=r"lacks bert/pooler/dense/bias; --allow_missing"):
-            google.read(str(out), allow_missing=allowed)
+            read_google(out, allow_missing=allowed)
     change_google(out, lambda _: without("cls/")(whole))
     with pytest.raises(ValueError, match=r"lacks cls/\S+( cls/\S+){4} and 2 more; --allow_missing"):
-        google.read(str(out))
-    imported = google.read(str(out), allow_missing="^cls/")
+        read_google(out)
+    imported = read_google(out, allow_missing="^cls/")
     built, fresh = build(imported)
     assert len(fresh) == 7 and all(name.startswith(("masked_lm", "sentence")) for name in fresh)
     np.testing.assert_array_equal(built.masked_lm.output_bias, np.zeros(61))
@@ -132,35 +138,26 @@ def test_what_the_config_does_not_describe_is_refused(out):
     write("google", out / "groups", make_model(num_hidden_groups=2))
     change_config(out / "groups", num_hidden_groups=1)
     with pytest.raises(ValueError, match=r"no place in the model: bert/.*/group_1/"):
-        google.read(str(out / "groups"))
+        read_google(out / "groups")
     change_config(out, vocab_size=41)
-    imported = google.read(str(out))
+    imported = read_google(out)
     with pytest.raises(ValueError, match=r"word_embeddings has shape \[61, 12\], .* \[41, 12\]"):
         build(imported)
 
 
-def test_slots_prefix_and_keras_names_are_understood(tmp_path):
+def test_slots_and_prefix_are_skipped(tmp_path):
     write("google", tmp_path, model := make_model(num_hidden_groups=2))
     slots = ("adam_m", "adam_v", "lamb_m", "lamb_v")
-    # Keras numbers normalizations through the model: 9 and 10 sort otherwise as text.
-    keras = {
-        "group_0/inner_group_0/LayerNorm/": "group_0/inner_group_0/layer_normalization_9/",
-        "group_0/inner_group_0/LayerNorm_1/": "group_0/inner_group_0/layer_normalization_10/",
-        "embeddings/LayerNorm": "embeddings/layer_normalization",
-    }
 
     def change(tensors):
-        renamed = {"global_step": tensors.pop("global_step")}
-        assert renamed["global_step"].dtype == np.int64 and len(tensors) == len(model.variables)
+        step = tensors.pop("global_step")
+        assert step.dtype == np.int64 and len(tensors) == len(model.variables)
         slotted = {f"{n}/{slot}": array for n, array in tensors.items() for slot in slots}
-        for name, array in {**tensors, **slotted}.items():
-            for old, new in keras.items():
-                name = name.replace(old, new)
-            renamed[f"module/{name}"] = array
-        return renamed
+        prefixed = {f"module/{name}": array for name, array in {**tensors, **slotted}.items()}
+        return {"global_step": step, **prefixed}
 
     change_google(tmp_path, change)
-    imported = google.read(str(tmp_path))
+    imported = read_google(tmp_path)
     assert imported.notes == [f"left out: {4 * len(model.variables)} optimizer slots"]
     np.testing.assert_equal(imported.weights, name_map.arrays(model))
 
@@ -171,7 +168,7 @@ def test_damaged_checkpoint(out):
     for damaged in (b"", data[:4000], data[:1234] + bytes([data[1234] ^ 1]) + data[1235:]):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"model.ckpt-best' is not a readable checkpoint"):
-            google.read(str(out))
+            read_google(out)
 
 
 def test_incomplete_or_missing_config(out):
@@ -181,10 +178,10 @@ def test_incomplete_or_missing_config(out):
     del config["num_attention_heads"]
     path.write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"albert_config.json: .* it lacks num_attention_heads"):
-        google.read(str(out))
+        read_google(out)
     path.unlink()
     with pytest.raises(ValueError, match=r"no config at .*albert_config.json"):
-        google.read(str(out))
+        read_google(out)
 
 
 def test_hub_module(out):
@@ -198,8 +195,9 @@ def test_hub_module(out):
         builder.save()
     (out / "module/assets").mkdir()
     (out / "albert_config.json").rename(out / "module/assets/albert_config.json")
-    imported = google.read(str(out / "module"))
-    assert imported.directory == str(out / "module/assets")
+    opened = open_model(out / "module")
+    assert opened.directory == str(out / "module/assets")
+    imported = google.read(opened.checkpoint, opened.directory)
     np.testing.assert_equal(imported.weights, name_map.arrays(make_model()))
 
 
@@ -215,6 +213,6 @@ def test_checkpoint_of_googles_bert(tmp_path):
     names += ("intermediate_size", "max_position_embeddings", "type_vocab_size")
     config = {"hidden_act": "gelu", **{name: values[name] for name in names}}
     (tmp_path / "bert_config.json").write_text(json.dumps(config))
-    imported = google.read(str(tmp_path / "bert_model.ckpt"))
+    imported = read_google(tmp_path / "bert_model.ckpt")
     assert (imported.config.hidden_act, imported.config.parameter_sharing) == ("gelu", "none")
     np.testing.assert_equal(imported.weights, name_map.arrays(model))

@@ -26,7 +26,7 @@ def test_foreign_rows_are_dropped(kind, tiny_vocabulary, tmp_path, capsys):
     config = tiny_config(vocab_size=pieces + 8)
     model = with_random_weights(create_model(config, task or {}))
     theirs.mkdir()
-    huggingface.write(str(theirs), model.config, name_map.arrays(model), task)
+    huggingface.write(str(theirs), model, task)
     tokenizer.save(str(theirs))
     dropped = f"8 embedded rows beyond the vocabulary's {pieces} pieces are dropped"
     with pytest.warns(UserWarning, match=dropped):

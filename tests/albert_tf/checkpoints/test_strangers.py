@@ -25,8 +25,9 @@ def test_several_checkpoints(tmp_path, trained):
     for file in tmp_path.glob("model.ckpt-best.*"):
         shutil.copy(file, file.with_name(file.name.replace("best", "2")))
     with pytest.raises(ValueError, match="holds 2 checkpoints: name one of them by prefix"):
-        google.read(str(tmp_path))
-    assert google.read(str(tmp_path / "model.ckpt-2")).config == trained.config
+        google.find(str(tmp_path))
+    prefix = str(tmp_path / "model.ckpt-2")
+    assert google.find(prefix) == (prefix, str(tmp_path))
 
 
 @pytest.fixture(scope="module")

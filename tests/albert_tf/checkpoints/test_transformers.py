@@ -38,7 +38,7 @@ def test_transformers_loads_our_export(changes, tmp_path):
     config = dataclasses.replace(CONFIG, **changes)
     model = with_random_weights(AlbertForPreTraining(config), scale=0.1)
     weights, rng = name_map.arrays(model), np.random.default_rng(7)
-    huggingface.write(str(tmp_path), config, weights)
+    huggingface.write(str(tmp_path), model)
     [architecture] = json.loads((tmp_path / "config.json").read_text())["architectures"]
     theirs, report = getattr(transformers, architecture).from_pretrained(
         tmp_path, output_loading_info=True
