@@ -89,9 +89,7 @@ def define_flags() -> None:
     """Defines the flags of this program. Other programs may use the same flag names."""
     job_directory.define_flags()
     flags.DEFINE_string("input_file", None, "Input files (paths or globs).", required=True)
-    flags.DEFINE_string(
-        "output_file", None, "Output file: .csv, .tsv, .jsonl or .parquet.", required=True
-    )
+    flags.DEFINE_string("output_file", None, "Output file: .csv, .tsv or .jsonl.", required=True)
     for name in _COLUMNS:
         ignored = ". If empty, labels are not read" if name == "label" else ""
         flags.DEFINE_string(

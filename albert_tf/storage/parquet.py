@@ -1,8 +1,8 @@
-"""Reads and writes Parquet files. No other module imports pyarrow, which is imported lazily."""
+"""Reads Parquet files. No other module imports pyarrow, which is imported lazily."""
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -58,34 +58,3 @@ def _no_text(value: object) -> str | dict[str, str]:
     if isinstance(value, uuid.UUID):
         return str(value)
     return {type(value).__name__: str(value)[:60]}
-
-
-def written(
-    parts: Sequence[Callable[[], Iterator[dict]]], path: str, output_file: str
-) -> Iterator[dict]:
-    """Writes rows to a local Parquet file, one row group per part, and then yields them.
-
-    Each part is called twice and must return the same rows, because the types of the columns are
-    inferred from all parts before writing. Errors name `output_file`, which `path` becomes.
-    """
-    import pyarrow
-    from pyarrow import parquet
-
-    schemas = []
-    for part in parts:
-        rows = list(part())
-        # pyarrow takes the column names from the first row only.
-        rows[0] = {**dict.fromkeys(name for row in rows for name in row), **rows[0]}
-        schemas.append(pyarrow.Table.from_pylist(rows).schema)
-    try:
-        schema = pyarrow.unify_schemas(schemas, promote_options="permissive")
-    except pyarrow.ArrowException as error:
-        raise UserError(
-            f"{output_file}: the rows have values of different types ({error}): name a .jsonl "
-            "file, or predict the files one by one"
-        ) from error
-    with parquet.ParquetWriter(path, schema) as writer:
-        for part in parts:
-            rows = list(part())
-            writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-            yield from rows

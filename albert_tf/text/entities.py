@@ -11,11 +11,6 @@ from typing import Any, NamedTuple
 
 OUTSIDE = "O"
 _TAG = re.compile(r"([BIESLU])(?:-(.+))?")
-# Other forms: the boundary comes first (B_PER, b-PER) or last (PER-B). M is the I of BMES.
-_FORMS = (
-    re.compile("(?P<boundary>[BIESLUM])(?:[-_](?P<type>.+))?", re.IGNORECASE),
-    re.compile("(?P<type>.+)[-_](?P<boundary>[BIESLUM])", re.IGNORECASE),
-)
 
 
 class Tag(NamedTuple):
@@ -61,31 +56,6 @@ def are_entity_tags(tags: Iterable[str]) -> bool:
     """Returns whether the tags are entity tags (IOB1, IOB2, BIOES, BILOU), not word classes."""
     tags = set(tags) - {OUTSIDE}
     return bool(tags) and all(map(_TAG.fullmatch, tags))
-
-
-def as_entity_tags(tags: Iterable[str]) -> dict[str, str]:
-    """Maps tags to the form B-TYPE, or to themselves if they are not entity tags in any form."""
-    tags = list(dict.fromkeys(tags))
-    for found in () if are_entity_tags(tags) else zip(*map(readings, tags)):
-        begins, insides = ({tag[1:] for tag in found if tag[:1] == mark} for mark in "BI")
-        # Other sets may be word classes, such as VB-S and NN-S, or B_1 and S_2.
-        if all(found) and begins and (OUTSIDE in found or begins & insides):
-            return dict(zip(tags, found))
-    return dict(zip(tags, tags))
-
-
-def readings(tag: str) -> tuple[str, str]:
-    """Returns a tag in the form B-TYPE if its boundary comes first, and last; "" if it does not."""
-    return _reading(tag, _FORMS[0]), _reading(tag, _FORMS[1])
-
-
-def _reading(tag: str, form: re.Pattern) -> str:
-    if tag in ("O", "o", "0"):
-        return OUTSIDE
-    if not (match := form.fullmatch(tag)):
-        return ""
-    boundary = match["boundary"].upper().replace("M", "I")
-    return f"{boundary}-{match['type']}" if match["type"] else boundary
 
 
 def find_entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:

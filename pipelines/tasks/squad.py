@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,7 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from albert_tf.text.tokenization import AlbertTokenizer
+from .reading.examples import id_and_label
 from .reading.sequences import Encoder, Packed, Sequences
 from .reading.split_report import describe_texts
 from .reading.squad_files import Question, check_answers, is_squad_file, read_questions
@@ -56,7 +57,6 @@ class SquadTask(Task):
 
     def __post_init__(self, paths: Files):
         super().__init__("squad_v2" if self.may_be_impossible else "squad_v1", paths)
-        self._told: set[str] = set()
         # For prediction, the reference's head searches beams instead of computing all logits.
         self.has_dev_loss = not self.has_answerability_head
 
@@ -71,14 +71,16 @@ class SquadTask(Task):
         return cls({}, **{name: description[name] for name in names if name in description})
 
     def read(self, split: str) -> list[Question] | None:
+        """See Task.read. If a question of the test split has an answer, all others need one."""
         if split not in self.files:
             return None
+        found = {path: read_questions(path) for path in self.files[split]}
+        is_answered = any(question.is_answered for of in found.values() for question in of)
         questions: dict[str, Question] = {}
-        for path in self.files[split]:
-            found = read_questions(path)
-            if split != "test":
-                check_answers(path, found, self.may_be_impossible, split == "train")
-            for question in found:
+        for path, of_path in found.items():
+            if split != "test" or is_answered:
+                check_answers(path, of_path, self.may_be_impossible, split == "train")
+            for question in of_path:
                 if questions.setdefault(question.id, question) is not question:
                     raise UserError(f"{path}: a second question has the id {question.id!r}")
         return list(questions.values())
@@ -143,7 +145,6 @@ class SquadTask(Task):
         return [
             f"{answered:,} with answers, {impossible:,} impossible; {contexts:,} contexts",
             *describe_texts(examples),
-            *self._warn_of_unanswered(examples),
         ]
 
     def owners(self, features: list[Window]) -> list[int]:
@@ -165,20 +166,14 @@ class SquadTask(Task):
     def read_file(self, path: str, first: int = 0, needs_answers: bool = False) -> Iterator:
         """See Task.read_file.
 
-        If the top level of a .json file is an object, the file is in SQuAD's format. Other files
-        are tables without answers, with the columns `question`, `context` and optionally `id`.
+        If the top level of a .json file is an object, the file is in SQuAD's format, where all or
+        no questions have answers. Other files are tables without answers, with the columns
+        `question`, `context` and optionally `id`.
         """
         if is_squad_file(path):
             questions = read_questions(path)
-            if not all(map(self._is_answered, questions)):
-                if path not in self._told:  # warn only once if a file is read twice
-                    self._told.add(path)
-                    for warning in self._warn_of_unanswered(questions):
-                        print(warning.replace("warning: ", f"warning: {path}: "))
-                questions = [
-                    dataclasses.replace(question, answers=(), is_impossible=False)
-                    for question in questions
-                ]
+            if any(question.is_answered for question in questions):
+                check_answers(path, questions, self.may_be_impossible, False)
             yield from questions
             return
         has_id = "id" in column_names(path)
@@ -190,26 +185,9 @@ class SquadTask(Task):
         for row in rows:
             yield Question(row.id, row.text("question"), row.text("context"), (), False)
 
-    def _is_answered(self, question: Question) -> bool:
-        return bool(question.answers or (question.is_impossible and self.may_be_impossible))
-
-    def _warn_of_unanswered(self, questions: Sequence[Question]) -> list[str]:
-        unanswered = len(questions) - sum(map(self._is_answered, questions))
-        if not unanswered or not any(question.is_answered for question in questions):
-            return []
-        remedy = "add the missing answers, or remove these questions"
-        if any(question.is_impossible for question in questions) and not self.may_be_impossible:
-            remedy = "for is_impossible, a model trained on SQuAD 2.0 needs --null_threshold=0"
-        return [
-            f"warning: {unanswered:,} of {len(questions):,} questions have no answer that "
-            f"{self.name} allows, so none is scored: {remedy}"
-        ]
-
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers. Columns: text ("" for no answer), score, and null odds (2.0 only)."""
-        columns = {"id": [question.id for question in examples]}
-        if all(map(self._is_answered, examples)):
-            columns["label"] = [[text for text, _ in question.answers] for question in examples]
+        columns = id_and_label(examples, lambda question: [text for text, _ in question.answers])
         exact: dict[str, list] = {}
         if features is None:
             texts = [output["answer"].decode() for output in outputs]

@@ -10,7 +10,6 @@ from albert_tf.answering.sentences import POOLINGS
 from albert_tf.kinds import DOC_STRIDE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.entities import as_entity_tags
 from . import glue
 from .classification import ClassificationTask
 from .embedding import EmbeddingTask
@@ -236,8 +235,7 @@ def _table_task(values: flags.FlagValues, given: Mapping[str, list[str]]) -> Tas
         columns.update(context=columns["text"], question=columns["text_pair"])
         return MultipleChoiceTask(name, given, columns)
     if name == "token_classification":
-        labels = values.labels and [*as_entity_tags(values.labels).values()]
-        return TokenClassificationTask(name, given, columns, labels, values.doc_stride)
+        return TokenClassificationTask(name, given, columns, values.labels, values.doc_stride)
     if name == "embedding":
         return EmbeddingTask(name, given, columns, pooling=values.pooling, quoting=values.quoting)
     if name == "multilabel":

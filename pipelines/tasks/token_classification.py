@@ -16,14 +16,7 @@ from albert_tf.answering.classes import best_tags
 from albert_tf.kinds import DOC_STRIDE
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.entities import (
-    OUTSIDE,
-    Tag,
-    are_entity_tags,
-    as_entity_tags,
-    find_entities,
-    readings,
-)
+from albert_tf.text.entities import OUTSIDE, Tag, are_entity_tags, find_entities
 from albert_tf.text.in_graph import on_host
 from .labelled_task import LabelledTask
 from .reading.examples import required
@@ -31,7 +24,7 @@ from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, describe_texts
 from .reading.tables import Row
 from .reading.token_files import FIELDS, TokenExample, example_of_row, iterate_examples
-from .scoring.token_rows import Tagged, columns_of, score_rows, spans_of_tags
+from .scoring.token_rows import Tagged, columns_of, score_rows
 from .task import Answers, Columns, Description, Files, Outputs
 
 # White space that separates columns or lines, unlike a no-break space.
@@ -85,7 +78,6 @@ class TokenClassificationTask(LabelledTask):
 
     def in_order(self, labels: set[str]) -> Sequence[str]:
         """Returns the sorted tags. For entities, these are O and all prefixes with all types."""
-        labels = {*as_entity_tags(labels).values()}
         if not are_entity_tags(labels):
             return sorted(labels)
         prefixes, _, types = zip(*(label.partition("-") for label in labels - {OUTSIDE}))
@@ -108,19 +100,9 @@ class TokenClassificationTask(LabelledTask):
             if example.counts_utf16 and not is_printed:
                 print(f"{path}: spans fit the words in UTF-16 code units only: read as such")
                 is_printed = True
-            if example.tags is not None:
-                example = dataclasses.replace(
-                    example, tags=tuple(map(self._as_label, example.tags))
-                )
             for tag in example.tags or ():
                 self.check_known(tag, where)
             yield example
-
-    def _as_label(self, tag: str) -> str:
-        """Converts a tag in another form to the label of the same meaning, if there is one."""
-        if tag in self.place_of or not self.marks_entities:
-            return tag
-        return next((name for name in readings(tag) if name in self.place_of), tag)
 
     def examples(self, rows: Iterable[Row]) -> Iterator[TokenExample]:
         return map(example_of_row, rows)
@@ -131,43 +113,19 @@ class TokenClassificationTask(LabelledTask):
         notes = describe_texts(examples)
         if any(example.tags is None for example in examples):
             return [f"{words}, without answers", *notes]
-        notes += self._warn_of_spans(examples)
+        if widened := sum(map(_num_widened, examples)):
+            notes.append(
+                f"warning: {widened:,} spans do not begin and end with a word: widened to whole "
+                "words, so no prediction can equal them. Do the offsets count characters?"
+            )
         tags = [required(example.tags) for example in examples]
         if self.marks_entities:
             counts = collections.Counter(e[2] for of_text in tags for e in find_entities(of_text))
-        else:
-            counts = collections.Counter(tag for of_text in tags for tag in of_text)
-        names = self._types if self.marks_entities else self.labels
-        return [words, describe_labels(names, counts), self._rule(counts), *notes]
-
-    def _rule(self, counts: collections.Counter) -> str:
-        """Returns what is scored: entities, or words by tag. A tag of most words is warned of."""
-        if self.marks_entities:
-            return f"scored as entities: {len(self._types)} types"
-        others = [tag for tag in self.labels if tag != OUTSIDE and not are_entity_tags([tag])]
-        is_mixed = any(are_entity_tags([tag]) for tag in self.labels)
-        subject = f"{others[0]!r} does not have" if is_mixed else "no tag has"
-        rule = f"scored as word classes: {subject} the form B-TYPE"
-        [(tag, count)] = counts.most_common(1) or [("", 0)]
-        if count <= counts.total() / 2:
-            return rule
-        return (
-            f"warning: {rule}; {100 * count / counts.total():.0f} % of the words have the tag "
-            f"{tag!r}. For entities, write tags such as B-PER, I-PER and O"
-        )
-
-    def _warn_of_spans(self, examples: list[TokenExample]) -> list[str]:
-        """Returns a warning about spans that no prediction can equal."""
-        raw = [example for example in examples if example.text is not None and self.marks_entities]
-        spans = sum(len(set(required(example.entities))) for example in raw)
-        lost = sum(
-            len({*required(example.entities)} - spans_of_tags(example, required(example.tags)))
-            for example in raw
-        )
-        return [
-            f"warning: {lost:,} of {spans:,} spans do not begin and end with a word, or share one: "
-            "no prediction can equal them"
-        ] * bool(lost)
+            labels = describe_labels(self._types, counts)
+            return [f"{words}, scored as entities", labels, *notes]
+        counts = collections.Counter(tag for of_text in tags for tag in of_text)
+        labels = describe_labels(self.labels, counts)
+        return [f"{words}, scored as word classes", labels, *notes]
 
     def pack(self, examples: list[TokenExample], first: int, encoder: Encoder) -> Packed:
         """Returns one sequence per window of each text. The features are the windows."""
@@ -267,6 +225,13 @@ class TokenClassificationTask(LabelledTask):
         path = os.path.join(directory, f"{split}_predictions.{extension}")
         files.write_atomically(path, "".join(line + "\n" for line in lines))
         return [path]
+
+
+def _num_widened(example: TokenExample) -> int:
+    """Returns how many entities of a raw text do not begin and end with a word."""
+    starts, ends = ({bounds[side] for bounds in example.spans} for side in (0, 1))
+    spans = example.entities or ()
+    return sum(start not in starts or end not in ends for start, end, _ in spans)
 
 
 def _tagged_by_export(example: TokenExample, output: dict[str, np.ndarray]) -> Tagged:

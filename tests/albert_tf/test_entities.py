@@ -1,6 +1,6 @@
 import pytest
 
-from albert_tf.text.entities import are_entity_tags, as_entity_tags, find_entities, score_entities
+from albert_tf.text.entities import are_entity_tags, find_entities, score_entities
 
 # Known tags, found tags, and what conlleval (2004-01-26) prints of them: known, found, correct
 # phrases; precision, recall, FB1.
@@ -29,25 +29,6 @@ def test_as_conlleval(case):
     assert found_percentages == pytest.approx(percentages, abs=0.005)
 
 
-@pytest.mark.parametrize(
-    ("tags", "expected"),
-    [
-        ("O PER-B PER-I LOC_B", "O B-PER I-PER B-LOC"),
-        ("O B_PER I_PER-x", "O B-PER I-PER-x"),
-        ("0 B-PER I-PER", "O B-PER I-PER"),
-        ("O B-LOC M-LOC E-LOC S-PER", "O B-LOC I-LOC E-LOC S-PER"),
-        *((tags, "B I E S") for tags in ("B M E S", "b m e s")),
-        ("b i o", "B I O"),
-        ("o b-per i-per", "O B-per I-per"),
-        ("O I-LOC B_x", "O I-LOC B-x"),
-        *((tags, tags) for tags in ("O I-LOC", "B-S S-B O", "0 1 2", "PER LOC O", "NN VB-S")),
-        *((tags, tags) for tags in ("S M", "VB-S NN-S", "b e", "B_1 L_2 S_3 M_4")),
-    ],
-)
-def test_other_forms_of_tags(tags, expected):
-    assert as_entity_tags(tags.split()) == dict(zip(tags.split(), expected.split()))
-
-
 def test_bioes_and_bilou():
     tags = "S-a B-a I-a E-a B-a E-a O E-b I-b S-b"
     expected = [(0, 1, "a"), (1, 4, "a"), (4, 6, "a"), (7, 8, "b"), (8, 9, "b"), (9, 10, "b")]
@@ -67,4 +48,5 @@ def test_each_type_has_its_figure():
 def test_which_tags_mark_entities():
     assert are_entity_tags(["O", "B-person", "I-person"]) and are_entity_tags(["O", "B", "I"])
     assert not are_entity_tags(["O"]) and not are_entity_tags(["NN", "VB", "O"])
-    assert not are_entity_tags(["B-person", "X-person"])
+    for tags in ("B-person X-person", "O PER-B PER-I", "O B_PER", "b-per o", "B M E S", "B-PER 0"):
+        assert not are_entity_tags(tags.split())

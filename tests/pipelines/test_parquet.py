@@ -1,4 +1,4 @@
-"""Parquet files are read where tables and corpora are, and written by predict."""
+"""Parquet files are read where tables and corpora are."""
 
 import json
 import uuid
@@ -8,13 +8,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from albert_tf.storage.parquet import written
 from pipelines.data.corpus import TextFormat, read_documents
 from pipelines.data.text_files import read_lines
 from pipelines.tasks.classification import ClassificationTask
 from tests.builders import raises_one_line
 from tests.conftest import make_text
-from tests.pipelines.test_predict import predict, rows_of, write_csv
 
 TEXTS = ["Fine.", 'a,\n"b"', "Ünïcode 北京", ""]
 
@@ -104,35 +102,6 @@ def test_damaged_files(tmp_path):
     parquet.write_table(table, path)
     with raises_one_line(r"t\.parquet: several columns 'text'"):
         list(read_lines(str(path)))
-
-
-@pytest.mark.usefixtures("eager")
-def test_predict_reads_and_writes(tuned, tmp_path):
-    table = write_csv(tmp_path / "in.csv", 11)
-    predict(tuned / "seed_2", table, tmp_path / "of_csv.jsonl")
-    names, *rows = zip(*[line.split(",") for line in table.read_text().splitlines()])
-    columns = {name: list(column) for name, *column in (names, *rows)}
-    given = write(tmp_path / "in.parquet", columns)
-    summary = predict(tuned / "seed_2", given, tmp_path / "out.parquet")
-    assert summary["rows"] == 11 and "accuracy" in summary["metrics"]
-    found = parquet.read_table(tmp_path / "out.parquet").to_pylist()
-    assert found == rows_of(tmp_path / "of_csv.jsonl")
-    again = predict(tuned / "seed_2", given, tmp_path / "out.parquet")
-    assert again == summary, "a finished call does nothing"
-
-
-def test_written_columns_may_be_null_or_empty_at_first(tmp_path):
-    nothing = {"score": None, "spans": []}
-    last = {"id": "2", "score": 0.5, "spans": [{"start": 0, "label": "per"}]}
-    parts = [[{"id": "0", **nothing}, {"id": "1", **nothing, "more": 1}], [last]]
-    path = str(tmp_path / "out.parquet")
-    readers = [lambda part=part: iter([dict(row) for row in part]) for part in parts]
-    assert list(written(readers, path, path)) == sum(parts, [])
-    empty = dict.fromkeys(("id", "score", "spans", "more"))
-    assert parquet.read_table(path).to_pylist() == [{**empty, **row} for row in sum(parts, [])]
-    readers.append(lambda: iter([{"id": "3", "spans": "a text"}]))
-    with raises_one_line(r"out\.parquet: the rows have values of different types .*\.jsonl"):
-        list(written(readers, str(tmp_path / "part"), "out.parquet"))
 
 
 @pytest.fixture

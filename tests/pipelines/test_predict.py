@@ -183,7 +183,7 @@ FAULTS = {
     "a directory": ({"output_file": "place.csv"}, "--output_file: .*place.csv' is a directory"),
     "seeds without dev": ({"model": "no_dev"}, "^'.*no_dev' has 2 seeds .*: name a seed, such as"),
     "unfinished": ({"model": "unfinished"}, "results.json: its fine-tuning is not finished"),
-    "format": ({"output_file": "out.txt"}, r"ends in \.csv, \.tsv, \.jsonl or \.parquet$"),
+    "format": ({"output_file": "out.parquet"}, r"ends in \.csv, \.tsv or \.jsonl$"),
     "a column of others": ({"columns": {"options": "x"}}, "--options_column does not apply to"),
     "a broken row at the end": ({"row": "x,a,b,river\n" * 50 + "y,a"}, r"in\.csv:52: 2 columns"),
 }

@@ -96,8 +96,9 @@ def check_answers(
         if question.is_impossible:
             if not may_be_impossible:
                 raise UserError(
-                    f"{where} is_impossible, which only SQuAD 2.0 allows: use --task=squad_v2, or "
-                    "remove such questions"
+                    f"{where} is_impossible, which only SQuAD 2.0 allows: use --task=squad_v2 (if "
+                    "the model was trained on SQuAD 2.0 elsewhere, pipelines.predict needs "
+                    "--null_threshold=0), or remove such questions"
                 )
             continue
         if not question.answers:

@@ -2,7 +2,6 @@
 
 import collections
 import concurrent.futures
-import functools
 import itertools
 import json
 import os
@@ -11,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from albert_tf.jobs import job_directory
-from albert_tf.storage import files, parquet
+from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from ..reading.tables import quoted_row
 from ..task import Task, read_files
 from .fine_tuned import AnsweringModel
 
-# Maps the ending of the output's name to the column separator, or to None for JSON and Parquet.
-_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None, ".parquet": None}
+# Maps the ending of the output's name to the column separator, or to None for JSON.
+_SEPARATORS = {".csv": ",", ".tsv": "\t", ".jsonl": None}
 
 
 def check_output_name(path: str) -> None:
@@ -125,13 +124,7 @@ def _rows_of_part(path: str) -> Iterator[dict]:
 
 def _written(parts: Sequence[str], path: str, output_file: str) -> Iterator[dict]:
     """Writes the rows of parts to `path` in the format of `output_file`, and yields each row."""
-    ending = os.path.splitext(output_file)[1]
-    if ending == ".parquet":
-        yield from parquet.written(
-            [functools.partial(_rows_of_part, p) for p in parts], path, output_file
-        )
-        return
-    separator, header = _SEPARATORS[ending], None
+    separator, header = _SEPARATORS[os.path.splitext(output_file)[1]], None
     with open(path, "w", encoding="utf-8", newline="") as file:
         for row in itertools.chain.from_iterable(map(_rows_of_part, parts)):
             if separator is None:

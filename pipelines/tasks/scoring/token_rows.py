@@ -22,14 +22,6 @@ from .metrics import METRICS, rounded_down
 Tagged = tuple[Sequence[str], np.ndarray]
 
 
-def spans_of_tags(example: TokenExample, tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """Converts the tags of a raw text to spans (start, end, label), in characters."""
-    return {
-        (example.spans[first][0], example.spans[last - 1][1], name)
-        for first, last, name in find_entities(tags)
-    }
-
-
 def predicted_spans(example: TokenExample, tagged: Tagged, marks_entities: bool) -> list[dict]:
     """Returns the predicted spans of a raw text: entities, or words if not `marks_entities`."""
     (tags, best), text = tagged, required(example.text)

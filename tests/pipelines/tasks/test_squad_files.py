@@ -72,6 +72,22 @@ def test_answers_that_cannot_be(tmp_path):
             SquadTask({split: path}, may_be_impossible=version_2).read(split)
 
 
+def test_all_questions_to_predict_have_answers_or_none(tmp_path):
+    known, unknown = question(), question("q2", answers=[])
+    impossible = question("q2", answers=[], is_impossible=True)
+    for other, message in (
+        (unknown, "has no answers; are these the questions of a test"),
+        (impossible, "is_impossible, which only SQuAD 2.0.*predict needs --null_threshold=0"),
+    ):
+        path = write(tmp_path / "mixed.json", known, other)
+        with pytest.raises(ValueError, match=rf"mixed\.json: question 'q2' {message}"):
+            list(SquadTask({}).read_file(path))
+        files = [write(tmp_path / "a.json", known), write(tmp_path / "mixed.json", other)]
+        with pytest.raises(ValueError, match=rf"mixed\.json: question 'q2' {message}"):
+            SquadTask({"test": files}).read("test")
+    assert len([*SquadTask({}).read_file(write(tmp_path / "test.json", unknown))]) == 1
+
+
 def test_what_may_be(tmp_path):
     first = question(answers=[("fox", 4), ("the", 77)])  # only the first is trained on
     path = write(tmp_path / "a.json", first, question("q2", answers=[], is_impossible=True))

@@ -8,7 +8,6 @@ import tensorflow as tf
 from pipelines.tasks.reading.token_files import TokenExample, of_text
 from pipelines.tasks.token_classification import TokenClassificationTask
 from tests.conftest import WORDS
-from tests.jobs import run_code
 from tests.pipelines.tasks.test_classification import pieces_of
 
 LABELS = ("O", "B-a", "I-a", "B-b", "I-b")
@@ -81,39 +80,27 @@ def test_labels_are_those_of_training(tmp_path):
         _ = parts_of(["x B-PER", "y B-per"]).labels
 
 
-def test_tags_in_another_form(tmp_path):
-    train = write(tmp_path / "train.conll", [["x PER-B", "y PER-I"], ["z LOC-B", "x 0"]])
-    dev = write(tmp_path / "dev.conll", [["z B-LOC", "y I_PER", "x O"]])
-    mine = task(None, train=train, dev=dev)
-    assert mine.labels == ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
-    assert [e.tags for e in mine.read("train")] == [("B-PER", "I-PER"), ("B-LOC", "O")]
-    assert mine.read("dev")[0].tags == ("B-LOC", "I-PER", "O")
-    assert "scored as entities: 2 types" in mine.summarise(mine.read("train"))
+def test_the_plan_says_what_is_scored(tmp_path):
+    for tags, lines in (
+        ("B-a I-a O", ["3 words, scored as entities", "1 labels: 'a' 1"]),
+        (
+            "PER-B PER-I O",
+            ["3 words, scored as word classes", "3 labels: 'O' 1, 'PER-B' 1, 'PER-I' 1"],
+        ),
+    ):
+        train = write(tmp_path / "train.conll", [[f"x {tag}" for tag in tags.split()]])
+        mine = task(None, train=train)
+        assert mine.summarise(mine.read("train")) == lines
 
 
-def test_labels_of_the_flag_are_in_the_usual_form(tmp_path):
-    train = write(tmp_path / "train.conll", [["x PER-B", "y O"]])
-    code = """from absl import flags
-from pipelines.tasks import task_flags
-task_flags.define_task_flags()
-flags.FLAGS(["", "--task=token_classification", "--labels=O,PER-B,PER-I", "--train_file=%s"])
-[task] = task_flags.create_tasks(flags.FLAGS).values()
-print(task.labels, task.read("train")[0].tags)"""
-    assert run_code(code % train)[0] == "('O', 'B-PER', 'I-PER') ('B-PER', 'O')\n"
-
-
-@pytest.mark.parametrize(
-    ("tags", "note"),
-    [
-        ("NN VB", "scored as word classes: no tag has the form B-TYPE"),
-        ("0 0 1", "warning: scored as word classes: no tag has the form B-TYPE; 67 % of the words"),
-        ("O O O B-a c", "warning: scored as word classes: 'c' does not have the form B-TYPE"),
-    ],
-)
-def test_word_classes_are_said_and_warned_of(tmp_path, tags, note):
-    train = write(tmp_path / "train.conll", [[f"x {tag}" for tag in tags.split()]])
-    mine = task(None, train=train)
-    assert any(line.startswith(note) for line in mine.summarise(mine.read("train")))
+def test_spans_that_are_widened_to_words_are_counted(tmp_path):
+    (tmp_path / "train.jsonl").write_text(
+        '{"text": "unbelievable", "label": [[2, 5, "a"], [5, 9, "b"]]}\n'
+        '{"text": "see the fox", "label": [[4, 7, "a"], [9, 11, "b"]]}\n'
+    )
+    mine = task(None, train=str(tmp_path / "train.jsonl"))
+    *_, warning = mine.summarise(mine.read("train"))
+    assert warning.startswith("warning: 3 spans do not begin and end with a word: widened to whole")
 
 
 def test_an_unknown_tag(tmp_path):
