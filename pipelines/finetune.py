@@ -6,8 +6,8 @@ the same command again to resume a killed run. If the run is finished, the comma
 files, such as another --test_file. To predict without training data, use pipelines.predict.
 
 The plan prints the values of the flags that are not given. They follow from the size of the model
-and of the data. --task=glue trains all tasks whose directories are in --data_dir. Several values of
---learning_rate and --num_epochs train each combination. --folds=5 cross-validates.
+and of the data. Several values of --learning_rate and --num_epochs train each combination.
+--folds=5 cross-validates.
 
 Examples:
   python -m pipelines.finetune --flagfile=pipelines/recipes/finetune/rte.flags \\
@@ -41,7 +41,7 @@ from .tasks.running.baselines import kept_baselines, score_baselines, scored
 from .tasks.running.defaults import choose
 from .tasks.running.fine_tuned import score_out_of_fold
 from .tasks.running.seed_run import FinetuneSettings, Finetuning, TaskSplit
-from .tasks.task_flags import chosen_flags, create_tasks, define_task_flags
+from .tasks.task_flags import chosen_flags, create_task, define_task_flags
 from .training.run import (
     InitialModel,
     Run,
@@ -114,8 +114,8 @@ def main(_) -> None:
     """Runs the program with the values of its flags."""
     check_steps_flags()
     combinations = _combinations(FLAGS.learning_rate, FLAGS.num_epochs)
-    tasks, seeds = create_tasks(FLAGS), _seeds(FLAGS.random_seeds)
-    chosen = chosen_flags(FLAGS, next(iter(tasks.values())))
+    task, seeds = create_task(FLAGS), _seeds(FLAGS.random_seeds)
+    chosen = chosen_flags(FLAGS, task)
     values = {**FLAGS.flag_values_dict(), **chosen}
     initial = initial_model(
         FLAGS.init_checkpoint
@@ -128,7 +128,7 @@ def main(_) -> None:
     strategy = create_strategy(FLAGS.strategy, FLAGS.tpu)
     fraction = values["dev_fraction"]
     job = Finetuning(
-        task=next(iter(tasks.values())),
+        task=task,
         initial=initial,
         output_dir=FLAGS.output_dir,
         random_seeds=seeds,
@@ -141,10 +141,6 @@ def main(_) -> None:
     )
     if FLAGS.folds:
         cross_validate(job, FLAGS.folds)
-    elif FLAGS.task == "glue":
-        summaries = finetune_each({n: dataclasses.replace(job, task=of) for n, of in tasks.items()})
-        if is_chief(strategy):
-            results.write_glue_table(FLAGS.output_dir, summaries)
     elif len(combinations) > 1:
         compare_settings(job, combinations)
     else:
@@ -175,9 +171,8 @@ def _combinations(
         if name in combinations:
             raise UserError(f"--learning_rate, --num_epochs: {name} is there twice")
         combinations[name] = settings_from_flags(FinetuneSettings, **values)
-    if len(combinations) > 1 and (FLAGS.folds or FLAGS.task == "glue"):
-        other = "--folds" if FLAGS.folds else "--task=glue"
-        raise UserError(f"--learning_rate, --num_epochs: give one value each with {other}")
+    if len(combinations) > 1 and FLAGS.folds:
+        raise UserError("--learning_rate, --num_epochs: give one value each with --folds")
     return combinations
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 OUTSIDE = "O"
-_TAG = re.compile(r"([BIESLU])(?:-(.+))?")
+_TAG = re.compile(r"([BIMESLU])(?:-(.+))?")
 
 
 class Tag(NamedTuple):
@@ -53,7 +53,7 @@ class Tag(NamedTuple):
 
 
 def are_entity_tags(tags: Iterable[str]) -> bool:
-    """Returns whether the tags are entity tags (IOB1, IOB2, BIOES, BILOU), not word classes."""
+    """Returns whether the tags are entity tags (IOB1, IOB2, BIOES, BILOU, BMES) or word classes."""
     tags = set(tags) - {OUTSIDE}
     return bool(tags) and all(map(_TAG.fullmatch, tags))
 

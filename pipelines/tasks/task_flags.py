@@ -29,7 +29,7 @@ _SQUAD_FILES = {
 _OF_TEXTS = ("classification", "regression", "multilabel")
 _WITH_FOLDS = (*_OF_TEXTS, "multiple_choice", "token_classification")
 _OWN = (*_WITH_FOLDS, "embedding")
-_OFFICIAL = ("glue", "race", *glue.TASKS)  # read --data_dir alone
+_OFFICIAL = ("race", *glue.TASKS)  # read --data_dir alone
 # Maps a flag to the tasks that use it. It is refused for all other tasks.
 _ONLY_FOR: dict[str, tuple[str, ...]] = {
     "data_dir": (*_OFFICIAL, *_SQUAD_FILES),
@@ -61,13 +61,12 @@ TASKS: dict[str, type[Task]] = {
 
 
 def define_task_flags() -> None:
-    """Defines the flags that create_tasks reads."""
+    """Defines the flags that create_task reads."""
     flags.DEFINE_enum(
         "task",
         None,
-        ["glue", *TASKS],
-        f"GLUE, SQuAD and RACE tasks read --data_dir. {', '.join(_OWN)} read files of your own. "
-        "glue: trains on each GLUE task whose directory is in --data_dir, one after the other.",
+        [*TASKS],
+        f"GLUE, SQuAD and RACE tasks read --data_dir. {', '.join(_OWN)} read files of your own.",
         required=True,
     )
     flags.DEFINE_string("data_dir", None, "Directory of the task's downloaded files.")
@@ -158,33 +157,28 @@ def _define_flags_of_some_tasks() -> None:
     )
 
 
-def create_tasks(values: flags.FlagValues) -> dict[str, Task]:
-    """Creates the tasks that the flags select (several for --task=glue), as a dict by name."""
+def create_task(values: flags.FlagValues) -> Task:
+    """Creates the task that the flags select."""
     _check_flags(values)
     name = values.task
-    if name == "glue":
-        return dict(glue.tasks_in(values.data_dir))
     given = {
         split: files.match_files(patterns, f"{split}_file")
         for split in ("train", "dev", "test")
         if (patterns := values[f"{split}_file"].value)
     }
-    task: Task
     if name in glue.TASKS:
-        task = glue.GlueTask(name, values.data_dir)
-    elif name == "race":
-        task = RaceTask(values.data_dir)
-    elif name in _SQUAD_FILES:
-        task = SquadTask(
+        return glue.GlueTask(name, values.data_dir)
+    if name == "race":
+        return RaceTask(values.data_dir)
+    if name in _SQUAD_FILES:
+        return SquadTask(
             _squad_files(values, given),
             may_be_impossible=name == "squad_v2",
             has_answerability_head=name == "squad_v2" and values.squad_head == "beams",
             doc_stride=values.doc_stride,
             null_threshold=values.null_threshold,
         )
-    else:
-        task = _table_task(values, given)
-    return {name: task}
+    return _table_task(values, given)
 
 
 def chosen_flags(values: flags.FlagValues, task: Task) -> dict[str, float]:

@@ -29,12 +29,13 @@ def test_as_conlleval(case):
     assert found_percentages == pytest.approx(percentages, abs=0.005)
 
 
-def test_bioes_and_bilou():
+def test_bioes_bilou_and_bmes():
     tags = "S-a B-a I-a E-a B-a E-a O E-b I-b S-b"
     expected = [(0, 1, "a"), (1, 4, "a"), (4, 6, "a"), (7, 8, "b"), (8, 9, "b"), (9, 10, "b")]
     assert find_entities(tags.split()) == expected
     bilou = tags.replace("S-", "U-").replace("E-", "L-")
     assert find_entities(bilou.split()) == expected
+    assert find_entities(tags.replace("I-", "M-").split()) == expected
 
 
 def test_each_type_has_its_figure():
@@ -48,5 +49,5 @@ def test_each_type_has_its_figure():
 def test_which_tags_mark_entities():
     assert are_entity_tags(["O", "B-person", "I-person"]) and are_entity_tags(["O", "B", "I"])
     assert not are_entity_tags(["O"]) and not are_entity_tags(["NN", "VB", "O"])
-    for tags in ("B-person X-person", "O PER-B PER-I", "O B_PER", "b-per o", "B M E S", "B-PER 0"):
+    for tags in ("B-person X-person", "O PER-B PER-I", "O B_PER", "b-per o", "B-PER 0"):
         assert not are_entity_tags(tags.split())

@@ -40,27 +40,43 @@ from tests.pipelines.test_predict import read
 finetune = functools.partial(builders.finetune, num_hidden_layers=1)
 
 
+EACH_STEP = LoopSettings(steps_per_loop=1, save_checkpoint_steps=1, eval_steps=1)
+# Few steps are cheaper without a graph.
+finetune_briefly = functools.partial(
+    finetune, loop=EACH_STEP, num_train_steps=3, num_warmup_steps=1
+)
+
+
 @pytest.fixture(scope="module")
 def two_seeds(tmp_path_factory, table, pretrained):
     """A trained seed, and its copy with another number."""
     output_dir = tmp_path_factory.mktemp("runs") / "two"
-    finetune(table, pretrained, output_dir)
-    shutil.copytree(output_dir / "seed_1", output_dir / "seed_2")
-    return output_dir, finetune(table, pretrained, output_dir, seeds=(1, 2))
+    tf.config.run_functions_eagerly(True)
+    try:
+        finetune_briefly(table, pretrained, output_dir)
+        shutil.copytree(output_dir / "seed_1", output_dir / "seed_2")
+        return output_dir, finetune_briefly(table, pretrained, output_dir, seeds=(1, 2))
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
-def test_learns_and_says_so(two_seeds, table, pretrained):
+@pytest.mark.slow
+def test_learns(table, pretrained, tmp_path):
+    results = finetune(table, pretrained, tmp_path / "out")
+    assert results["dev"]["median"]["accuracy"] > 0.85, "a single word decides"
+
+
+def test_says_what_it_did(two_seeds, table, pretrained):
     output_dir, results = two_seeds
     assert json.loads((output_dir / "results.json").read_text()) == results
     accuracy, directory = results["dev"]["median"]["accuracy"], output_dir / "seed_1"
-    assert accuracy > 0.85, "a single word decides"
     rows = read(directory / "predictions/dev_predictions.tsv")
     assert [row["id"] for row in rows] == [f"id{i}" for i in range(DEV)]
     hits = [row["label"] == row["prediction"] for row in rows]
     assert np.mean(hits) == pytest.approx(accuracy)
     # The best weights are those of the best score.
     scores = {e["step"]: e["dev_accuracy"] for e in log(directory) if "dev_accuracy" in e}
-    assert list(scores) == [20, 40, 60] and max(scores.values()) == accuracy
+    assert list(scores) == [1, 2, 3] and max(scores.values()) == accuracy
     _, path = model_directory.find_checkpoint(str(directory / "best"))
     assert scores[int(path.rsplit("-", 1)[1])] == accuracy
     # Padding counts as no tokens.
@@ -91,14 +107,13 @@ def frozen(tmp_path_factory, table, pretrained):
         scored.append([row["probability_of_label"] for row in rows])
         return {**score(rows), "accuracy": next(falling, 0.3)}
 
-    loop = LoopSettings(steps_per_loop=1, save_checkpoint_steps=1, eval_steps=1)
     changes = {"num_hidden_layers": 3, "freeze_encoder": True}
     changes |= {"num_train_steps": 2, "num_warmup_steps": 0}
     tf.config.run_functions_eagerly(True)
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(task, "score", falling_score)
-            run_task(task, pretrained, run_dir, loop=loop, **changes)
+            run_task(task, pretrained, run_dir, loop=EACH_STEP, **changes)
     finally:
         tf.config.run_functions_eagerly(False)
     return run_dir, scored
@@ -140,7 +155,7 @@ def test_a_finished_run_only_predicts(two_seeds, table, pretrained, tmp_path):
     checkpoints = sorted((run_dir / "seed_2/checkpoints").iterdir())
     written = [path.stat().st_mtime_ns for path in checkpoints]
     splits = ("train", "dev", "test")
-    first = finetune(table, pretrained, run_dir, (1, 2), splits)
+    first = finetune_briefly(table, pretrained, run_dir, (1, 2), splits)
     assert first["dev"] == results["dev"]
     assert [path.stat().st_mtime_ns for path in checkpoints] == written
     assert not (run_dir / "seed_1/checkpoints").exists()
@@ -152,18 +167,13 @@ def test_a_finished_run_only_predicts(two_seeds, table, pretrained, tmp_path):
     # Another test file takes the place of the first.
     other = shutil.copytree(table, tmp_path / "table")
     shutil.copy(table / "dev.tsv", other / "test.tsv")
-    alone = finetune(other, pretrained, run_dir, (2,), splits)
+    alone = finetune_briefly(other, pretrained, run_dir, (2,), splits)
     assert alone["dev"] == first["dev"] and alone["test"]["seeds"].keys() == {"2"}
-    second = finetune(other, pretrained, run_dir, (1, 2), splits)
+    second = finetune_briefly(other, pretrained, run_dir, (1, 2), splits)
     assert second["dev"] == first["dev"] == second["test"]
     ours, theirs = (read(predictions / f"{s}_predictions.tsv") for s in ("test", "dev"))
     assert len(ours) == DEV != TEST
-    for our_row, their_row in zip(ours, theirs):
-        # dev was predicted in graph mode, whose fused products may round the last digit otherwise.
-        for column in ("probability_other", "probability_river"):
-            their_value = float(their_row.pop(column))
-            assert float(our_row.pop(column)) == pytest.approx(their_value, abs=5e-6)
-        assert our_row == their_row
+    assert ours == theirs
 
 
 def test_the_summary_of_seeds():
@@ -189,31 +199,31 @@ def test_another_decoding_killed_amidst(two_seeds, table, pretrained, tmp_path, 
         other = {"decoding": {"other": 1}}
         patch.setattr(ClassificationTask, "write", killed)
         patch.setattr(ClassificationTask, "description", lambda t: describe(t)._replace(**other))
-        finetune(table, pretrained, tmp_path / "run", (1,))
-    finetune(table, pretrained, tmp_path / "run", (1,))
+        finetune_briefly(table, pretrained, tmp_path / "run", (1,))
+    finetune_briefly(table, pretrained, tmp_path / "run", (1,))
     assert [row["prediction"] for row in read(path)] == before
 
 
 def test_another_run_in_the_directory(two_seeds, table, pretrained, tmp_path):
     output_dir, _ = two_seeds
     with pytest.raises(ValueError, match=r"holds another run.*learning_rate 0\.005 there"):
-        finetune(table, pretrained, output_dir, (3,), learning_rate=1e-3)
+        finetune_briefly(table, pretrained, output_dir, (3,), learning_rate=1e-3)
     for split in ("train", "dev"):
         other = tmp_path / f"other_{split}"
         shutil.copytree(table, other)
         with (other / f"{split}.tsv").open("a") as file:
             file.write("x\ta\tb\triver\n")
         with pytest.raises(ValueError, match=rf"holds another run.*{split} '"):
-            finetune(other, pretrained, output_dir)
+            finetune_briefly(other, pretrained, output_dir)
     elsewhere = tmp_path / "elsewhere"
     shutil.copytree(pretrained, elsewhere)
-    again = finetune(table, elsewhere, output_dir, (2,))
+    again = finetune_briefly(table, elsewhere, output_dir, (2,))
     assert again["dev"] == two_seeds[1]["dev"], "moved weights are the same, and seed 1 stays"
     model, _ = albert_tf.from_pretrained(pretrained)
     model.encoder.pooler.bias.assign_add(tf.ones([32]))
     model_directory.save(model, str(elsewhere))
     with pytest.raises(ValueError, match=r"holds another run.*init_weights '"):
-        finetune(table, elsewhere, output_dir)
+        finetune_briefly(table, elsewhere, output_dir)
 
 
 # Reads and checks all, and trains nothing.
@@ -328,7 +338,7 @@ def test_one_line_for_wrong_flags(table, pretrained, tmp_path):
         "--task=race --data_dir=. --labels=a,b": "--labels does not apply to --task=race",
         f"{own} --doc_stride=64": "does not apply to --task=classification, only to squad_v1, squ",
         "--task=squad_v1 --data_dir=. --null_threshold=0": "only to squad_v2: remove",
-        f"{own} --data_dir=.": "--data_dir does not apply to --task=classification, only to gl",
+        f"{own} --data_dir=.": "--data_dir does not apply to --task=classification, only to race",
         f"{own} --folds=5 --dev_fraction=0.1": "--folds divides the training rows: remove --dev_f",
         f"{own} --folds=2 --learning_rate=1,2": "num_epochs: give one value each with --folds",
         f"{own} --learning_rate=1,1.0": "--num_epochs: learning_rate_1 is there twice",
@@ -337,7 +347,8 @@ def test_one_line_for_wrong_flags(table, pretrained, tmp_path):
         f"{start} --num_epochs=4,6 --num_warmup_steps=12": "12 is beyond the run's 11 steps",
         f"{start} --num_epochs=4 --folds=3 --num_warmup_steps=9": "9 is beyond the run's 8 steps",
         f"{start} --folds=95": "rows have 90 different texts: use fewer",
-        "--task=glue --data_dir=. --folds=5": "--folds does not apply to --task=glue, only to cl",
+        "--task=cola --data_dir=. --folds=5": "--folds does not apply to --task=cola, only to cl",
+        "--task=glue --data_dir=.": "flag --task=glue: value should be one of <cola|sst2|mrpc|",
         f"{own} --lr=1e-4": "error: there is no flag --lr: use --learning_rate; see --help",
     }
     flags = [[*case.split(), f"--output_dir={tmp_path}/out"] for case in cases]

@@ -93,14 +93,6 @@ def describe_details(details: Mapping[str, dict], seed: int | str) -> list[str]:
     return lines + chosen
 
 
-def write_glue_table(output_dir: str, summaries: dict[str, dict]) -> None:
-    """Writes the results of several tasks to OUTPUT_DIR/glue.json and prints their dev metrics."""
-    path = os.path.join(output_dir, "glue.json")
-    files.write_json(path, summaries)
-    _print_table("task", summaries)
-    print(f"results  {path}")
-
-
 def write_combinations(output_dir: str, summaries: Mapping[str, dict]) -> None:
     """Writes OUTPUT_DIR/combinations.json: the results of several settings, and the best settings.
 
@@ -113,18 +105,14 @@ def write_combinations(output_dir: str, summaries: Mapping[str, dict]) -> None:
     metric = next(iter(summaries.values()))["best_metric"]
     best = max(summaries, key=lambda name: summaries[name]["dev"]["median"][metric])
     files.write_json(path, {"best": best, "best_metric": metric, "combinations": summaries})
-    _print_table("settings", summaries)
+    width = max(8, *map(len, summaries))
+    print(f"\n{'settings':<{width}} {'metric on dev':<24} {'median':>8}")
+    for name, summary in summaries.items():
+        dev = summary["dev"]
+        for of_dev, median in dev["median"].items():
+            spread = _range(dev["lowest"][of_dev], dev["highest"][of_dev])
+            print(f"{name:<{width}} {of_dev:<24} {median:8.4f}{spread}")
     print(
         f"best     {os.path.join(output_dir, best)} by {metric}, chosen on these rows: expect a "
         f"lower value on others\nresults  {path}"
     )
-
-
-def _print_table(heading: str, summaries: Mapping[str, dict]) -> None:
-    width = max(8, *map(len, summaries))
-    print(f"\n{heading:<{width}} {'metric on dev':<24} {'median':>8}")
-    for name, summary in summaries.items():
-        dev = summary.get("dev", {"median": {}})
-        for metric, median in dev["median"].items():
-            spread = _range(dev["lowest"][metric], dev["highest"][metric])
-            print(f"{name:<{width}} {metric:<24} {median:8.4f}{spread}")

@@ -75,7 +75,7 @@ def test_score_losses():
     ("loss", "labels"),
     [
         (ranking_losses, np.array([[0, 1], [2, 3], [0, 4], [5, 3]], np.int32)),
-        (score_losses, np.array([1, 2, 2, 3], np.float32)),
+        pytest.param(score_losses, np.array([1, 2, 2, 3], np.float32), marks=pytest.mark.slow),
     ],
 )
 def test_two_replicas_equal_one(loss, labels):

@@ -1,10 +1,9 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from albert_tf.storage.errors import UserError
 from pipelines.tasks.glue import TASKS, GlueTask
+from pipelines.tasks.running.fine_tuned import task_of
 from pipelines.tasks.task import create_model
 from tests.builders import tiny_config
 from tests.pipelines.tasks.test_classification import pieces_of
@@ -78,7 +77,7 @@ def download(tmp_path, name):
         stems = {"train": True, "dev_matched": True, "dev_mismatched": True}
         stems.update({"test_matched": False, "test_mismatched": False})
         diagnostic = [["0", "a", "b"], ["1", "c", "d"]]
-        write_tsv(tmp_path / "diagnostic/diagnostic.tsv", LAYOUTS["WNLI"][:3], diagnostic)
+        write_tsv(tmp_path / "MNLI/diagnostic.tsv", LAYOUTS["WNLI"][:3], diagnostic)
     for stem, has_answers in stems.items():
         extra = ["label2", "label3", "label4", "label5"] if stem.startswith("dev_") else []
         write_layout(tmp_path / name, name, stem, rows_of(name), has_answers, extra)
@@ -98,40 +97,26 @@ def test_layouts(download, name):
     parts = ["", "mismatched"] if name == "MNLI" else [""]
     assert [example.part for example in dev] == [part for part in parts for _ in range(3)]
     assert len({example.id for example in dev}) == len(dev)
-    others = {"MNLI": ["test_matched", "test_mismatched", "diagnostic"]}.get(name, ["test"])
-    assert task.other_splits() == others
-    for split in others:
-        examples = task.read(split)
+    assert task.other_splits() == []
+
+
+def test_predict_reads_files_without_answers_and_writes_what_glue_expects(download, name):
+    directory = download / name
+    model, _, source = GlueTask(task_name(name), str(directory)).description()
+    task = task_of({"task": task_name(name), **model, **source}, {})
+    stems = {"MNLI": ["test_matched", "test_mismatched", "diagnostic"]}.get(name, ["test"])
+    for stem in stems:
+        examples = [*task.read_file(f"{directory}/{stem}.tsv")]
         assert {example.label for example in examples} == {None}
-        texts = ["a", "c"] if split == "diagnostic" else ["One", "Two", "Three"]
+        texts = ["a", "c"] if stem == "diagnostic" else ["One", "Two", "Three"]
         assert [example.text for example in examples] == texts
-
-
-@pytest.mark.parametrize("name", ["CoLA", "STS-B", "MNLI"])
-def test_submissions(download, name, tmp_path):
-    task, out = GlueTask(task_name(name), str(download)), tmp_path / "out"
-    if name == "STS-B":
-        outputs = [np.array([x]) for x in (-0.3, 5.75, 3.14159)]
-        answers = ["0.000", "5.000", "3.142"]
-    else:
-        outputs = [np.eye(len(task.labels))[i] for i in (1, 0, 1)]
-        answers = [task.labels[i] for i in (1, 0, 1)]
-    outputs = [{"logits": logits} for logits in outputs]
-
-    def written(split):
-        examples = task.read(split)
-        given = (outputs * 2)[: len(examples)]
-        answers = task.answers(examples, examples, given)
-        paths = task.write(str(out), split, examples, answers)
-        return [str(Path(path).relative_to(out)) for path in paths]
-
-    files = {"MNLI": ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"]}.get(name, [f"{name}.tsv"])
-    for split, file in zip(task.other_splits(), files):
-        assert written(split) == [f"{split}_predictions.tsv", file]
-        lines = [f"{i}\t{a}" for i, a in enumerate(answers[: len(task.read(split))])]
-        assert (out / file).read_text().splitlines() == ["index\tprediction", *lines]
-    errors = ["dev_errors.csv"] * (not task.is_regression)
-    assert written("dev") == ["dev_predictions.tsv", *errors]
+        outputs = [{"logits": np.eye(len(task.labels) or 1)[0]}] * len(examples)
+        columns = task.answers(examples, examples, outputs).columns
+        assert [*columns][:2] == ["id", "prediction"]
+        assert columns["id"] == [str(place) for place in range(len(texts))], "GLUE's index"
+        expected = {"STS-B": 1.0, "MNLI": "contradiction"}
+        expected |= dict.fromkeys(("QNLI", "RTE"), "entailment")
+        assert columns["prediction"] == [expected.get(name, "0")] * len(texts)
 
 
 def test_figures_of_both_genres(tmp_path):
@@ -150,19 +135,16 @@ def test_figures_of_both_genres(tmp_path):
 
 
 def test_broken_rows_are_left_out_of_qqp_alone(tmp_path, capsys):
-    def task_of(name, stem, has_answers=True):
-        write_layout(tmp_path / name, name, stem, rows_of(name), has_answers)
-        path = tmp_path / name / f"{stem}.tsv"
+    def read(name):
+        write_layout(tmp_path / name, name, "train", rows_of(name))
+        path = tmp_path / name / "train.tsv"
         path.write_text(path.read_text().replace("\tOne\t", "\tOne\n", 1))
-        return GlueTask(task_name(name), str(tmp_path))
+        return GlueTask(task_name(name), str(tmp_path)).read("train")
 
-    assert [example.text for example in task_of("QQP", "train").read("train")] == ["Two", "Three"]
+    assert [example.text for example in read("QQP")] == ["Two", "Three"]
     assert "2 rows" in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"train\.tsv:2: 2 columns, expected 4"):
-        task_of("QNLI", "train").read("train")
-    # What is to be predicted has to be predicted.
-    with pytest.raises(ValueError, match=r"test\.tsv:2: 2 columns, expected 3"):
-        task_of("QQP", "test", has_answers=False).read("test")
+        read("QNLI")
 
 
 def test_permuted_columns_unknown_labels_and_files_that_are_not_there(tmp_path):
@@ -173,7 +155,6 @@ def test_permuted_columns_unknown_labels_and_files_that_are_not_there(tmp_path):
     (tmp_path / "dev.tsv").write_text(columns)
     (example,) = task.read("dev")
     assert (example.text, example.text_pair) == ("a", "b")
-    assert task.read("test") is None and task.other_splits() == []
     (tmp_path / "dev.tsv").write_text(f"{columns}neutral\t-\td\tc\n")
     with pytest.raises(ValueError, match=r":3: unknown label 'neutral'.*'entailment', 'not_ent"):
         task.read("dev")

@@ -57,7 +57,7 @@ task_flags.define_task_flags()
 columns = "--text_column=passage --text_pair_column=query --options_column=endings".split()
 columns += ["--label_column=gold", "--id_column=name"]
 flags.FLAGS(["", "--task=multiple_choice", *columns, "--train_file=%s"])
-[task] = task_flags.create_tasks(flags.FLAGS).values()
+task = task_flags.create_task(flags.FLAGS)
 [example] = task.read("train")
 print(example.context, example.question)"""
     assert run_code(code % train)[0] == "Text. Why _?\n"

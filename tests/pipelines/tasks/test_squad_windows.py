@@ -90,7 +90,12 @@ ODD += "``''é한\u1100\u1161e\u0301\u0345\u0b4d😀漢[]<▁.,19"
 
 @pytest.mark.parametrize(
     "vocabulary",
-    ["tokenizer", "byte_tokenizer", "accents_tokenizer", "self_preparing_tokenizer"],
+    [
+        "tokenizer",
+        "byte_tokenizer",
+        pytest.param("accents_tokenizer", marks=pytest.mark.slow),
+        pytest.param("self_preparing_tokenizer", marks=pytest.mark.slow),
+    ],
 )
 def test_any_text_is_covered_by_its_pieces(request, vocabulary):
     tokenizer = request.getfixturevalue(vocabulary)
@@ -178,7 +183,10 @@ read_once = functools.cache(read_questions)
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * ("_384_" in name)) for name in GOLDEN],
+)
 def test_features_are_the_references(shared, golden, spiece_30k, name):
     tokenizer, (options, *features) = spiece_30k, golden(name)
     of_id = {q.id: q for q in read_once(str(shared / "data" / options["source"]))}
