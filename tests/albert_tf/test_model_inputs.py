@@ -1,4 +1,4 @@
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from albert_tf.encoder import AlbertEncoder
 from albert_tf.storage.errors import UserError
-from tests.albert_tf.test_keras_contract import CONFIG, MODELS
+from tests.albert_tf.test_keras_contract import ALIKE, CONFIG, LAYERS, MODELS
 
 IDS = np.random.default_rng(0).integers(1, 29, [4, 6]).astype(np.int32)
 INPUTS = {
@@ -22,6 +22,12 @@ ALL = {
 }
 
 
+@cache
+def model_of(name):
+    """Returns a model that several tests share; they do not change it."""
+    return ALL[name]()
+
+
 def assert_equal(found, expected):
     tf.nest.map_structure(lambda a, b: np.testing.assert_array_equal(a, b), found, expected)
 
@@ -29,8 +35,7 @@ def assert_equal(found, expected):
 # The other models hand their inputs on as these do.
 @pytest.mark.parametrize("name", ["encoder", "multiple_choice", "answerable"])
 def test_what_is_refused(name):
-    create = ALL[name]
-    model, one = create(), {name: value[:1] for name, value in INPUTS.items()}
+    model, one = model_of(name), {name: value[:1] for name, value in INPUTS.items()}
     wrong = {
         r"input_word_ids has shape \(6,\)": {**INPUTS, "input_word_ids": IDS[0]},
         "a dict of tensors": [tf.constant(IDS)] * 3,
@@ -52,17 +57,15 @@ def test_what_is_refused(name):
     for message, inputs in wrong.items():
         with pytest.raises(UserError, match=message):
             model(inputs)
-    masking = tf.keras.layers.Masking(0)
-    symbolic = dict.fromkeys(NAMES, masking(tf.keras.Input([6], dtype=tf.int32)))
-    for inputs in (symbolic, {**INPUTS, "input_word_ids": masking(IDS)}):
-        with pytest.raises(UserError, match=r"Keras mask .* give input_mask"):
-            create()(inputs)
+    masked = {**INPUTS, "input_word_ids": tf.keras.layers.Masking(0)(IDS)}
+    with pytest.raises(UserError, match=r"Keras mask .* give input_mask"):
+        model(masked)
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name != "token_classification"])
+@pytest.mark.parametrize("name", [name for name in ALL if f"model {name}" not in ALIKE])
 def test_what_will_do(name):
     """Any integers and bools, any number of pieces, no rows; masks and types may be left out."""
-    model = ALL[name]()
+    model = model_of(name)
     expected = model(INPUTS)
     types = dict(zip(INPUTS, ("int64", "bool", "uint8", "int64")))
     assert_equal(model({n: value.astype(types[n]) for n, value in INPUTS.items()}), expected)
@@ -86,7 +89,7 @@ def test_choices_of_an_example_may_have_an_axis():
     assert_equal(model(inputs), model(INPUTS))
     assert_equal(model(IDS.reshape([2, 2, 6])), model(IDS))
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(loss={"logits": loss})
+    model.compile(loss={"logits": loss}, run_eagerly=True)
     ids, labels = np.tile(IDS, [2, 1]).reshape([4, 2, 6]), {"logits": np.zeros([4], np.int32)}
     assert model.evaluate(ids, labels, batch_size=2, verbose=0) > 0
     with pytest.raises(UserError, match="3 choices per example, but the model has 2"):
@@ -94,9 +97,10 @@ def test_choices_of_an_example_may_have_an_axis():
 
 
 def test_training_is_no_tensor():
-    ids = tf.keras.Input([6], dtype=tf.int32)
-    around = tf.keras.Model(ids, AlbertEncoder(CONFIG)(ids)["pooled_output"])
-    for model in (ALL["classification"](), around):
-        for call in (model, tf.function(model)):
+    create, [pooled], _ = LAYERS["classification"]
+    states = tf.keras.Input(pooled.shape[1:])
+    around = tf.keras.Model(states, create()(states))
+    for model, inputs in ((model_of("multiple_choice"), IDS), (around, pooled)):
+        for call in (model, tf.function(model, autograph=False)):
             with pytest.raises(ValueError, match="training is a tensor, expected"):
-                call(IDS, training=tf.constant(True))
+                call(inputs, training=tf.constant(True))

@@ -13,6 +13,21 @@ from tests.builders import tiny_config
 TINY = tiny_config(vocab_size=41, num_hidden_layers=2, initializer_range=0.2)
 BATCH, SEQ_LEN, PREDICTIONS = 5, 13, 2
 
+pytestmark = pytest.mark.usefixtures("eager")
+
+
+@pytest.fixture
+def rows_of_blocks(monkeypatch):
+    """A list: the number of rows of each call of a FeedForward."""
+    rows, call = [], FeedForward.call
+
+    def watched(self, x, *arguments, **named):
+        rows.append(len(x))
+        return call(self, x, *arguments, **named)
+
+    monkeypatch.setattr(FeedForward, "call", watched)
+    return rows
+
 
 def new_model(seed, recompute=False, **changes):
     model = AlbertForPreTraining(dataclasses.replace(TINY, **changes), recompute)
@@ -70,9 +85,8 @@ def test_padding_changes_nothing():
     assert_same(outputs, expected)
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_wanted_positions_come_out_as_among_all(layers):
-    model, batch = new_model(4, num_hidden_layers=layers), make_batch(4)
+def test_wanted_positions_come_out_as_among_all():
+    model, batch = new_model(4), make_batch(4)
     # In any order, repeated, of padding too.
     positions = np.random.default_rng(4).integers(0, SEQ_LEN, [BATCH, 7])
     positions = tf.constant(positions, tf.int32)
@@ -110,14 +124,9 @@ def test_the_order_is_scored_at_the_separator_too():
         (functools.partial(models.AlbertForMultipleChoice, num_choices=BATCH), 1),
     ],
 )
-def test_the_last_block_computes_what_is_wanted(make, last):
-    with tf.Graph().as_default() as graph:
-        batch = {name: tf.constant(array) for name, array in make_batch(0).items()}
-        make(TINY)(batch)
-    products = [operation for operation in graph.get_operations() if operation.type == "MatMul"]
-    wide = [product for product in products if "feed_forward_0/intermediate" in product.name]
-    rows = [product.outputs[0].shape[0] for product in wide]
-    assert rows == [BATCH * SEQ_LEN, BATCH * last]
+def test_the_last_block_computes_what_is_wanted(make, last, rows_of_blocks):
+    make(TINY)(make_batch(0))
+    assert rows_of_blocks == [BATCH * SEQ_LEN, BATCH * last]
 
 
 def test_recomputed_gradients_are_the_same():
@@ -133,29 +142,22 @@ def test_recomputed_gradients_are_the_same():
         ("none", False, {"at_separator": True}),
     ],
 )
-def test_padding_is_computed_in_attention_only(sharing, recompute, options, monkeypatch):
+def test_padding_is_computed_in_attention_only(sharing, recompute, options, rows_of_blocks):
     model, batch = new_model(7, recompute, parameter_sharing=sharing), make_batch(7)
     expected = loss_and_gradients(model, batch, training=True, **options)
-    seen, call = [], FeedForward.call
-
-    def watched(self, x, *arguments, **named):
-        seen.append(len(x))
-        return call(self, x, *arguments, **named)
-
-    monkeypatch.setattr(FeedForward, "call", watched)
+    rows_of_blocks.clear()
     assert_near(loss_and_gradients(model, batch, training=True, unpad=True, **options), expected)
-    assert len(seen) >= TINY.num_hidden_layers
-    assert max(seen) <= batch["input_mask"].sum() + 1 < BATCH * SEQ_LEN
+    assert len(rows_of_blocks) >= TINY.num_hidden_layers
+    assert max(rows_of_blocks) <= batch["input_mask"].sum() + 1 < BATCH * SEQ_LEN
 
 
-@pytest.mark.parametrize("rows", [0, 2])
-def test_a_batch_of_padding_only_is_unpadded(rows):
-    inputs = {**dict.fromkeys(("input_word_ids", "input_type_ids"), tf.zeros([rows, 9], tf.int32))}
-    inputs["input_mask"] = tf.zeros([rows, 9], tf.int32)
-    outputs = [
-        new_model(5).encoder(inputs, unpad=unpad)["pooled_output"] for unpad in (True, False)
-    ]
-    assert outputs[0].shape == outputs[1].shape == (rows, TINY.hidden_size)
+def test_a_batch_of_padding_only_is_unpadded():
+    encoder = new_model(5).encoder
+    for rows in (0, 2):
+        names = ("input_word_ids", "input_mask", "input_type_ids")
+        inputs = dict.fromkeys(names, tf.zeros([rows, 9], tf.int32))
+        outputs = encoder(inputs, unpad=True)
+        assert outputs["pooled_output"].shape == (rows, TINY.hidden_size)
 
 
 def loss_and_gradients(model, batch, **kwargs):
@@ -206,17 +208,12 @@ def test_bfloat16_is_near_float32(mixed_bfloat16):
     assert_near(found, expected, 0.03, of_gradients=3.3)
 
 
-@pytest.mark.parametrize(
-    "precision", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
-)
-def test_compiled_equals_not_compiled(precision, request):
-    if precision != "float32":
-        request.getfixturevalue(precision)
+def test_compiled_equals_not_compiled():
+    tf.config.run_functions_eagerly(False)
     model, batch = new_model(6, num_hidden_layers=1), make_batch(6)
-    compiled = tf.function(functools.partial(loss_and_gradients, model), jit_compile=True)
-    # XLA keeps float32 between fused operations where bfloat16 would round.
-    tolerance = 1e-5 if precision == "float32" else 0.03
-    assert_near(compiled(batch), loss_and_gradients(model, batch), tolerance)
+    function = functools.partial(loss_and_gradients, model)
+    compiled = tf.function(function, autograph=False, jit_compile=True)
+    assert_near(compiled(batch), loss_and_gradients(model, batch))
 
 
 def test_float32_islands(mixed_bfloat16, monkeypatch):

@@ -74,12 +74,11 @@ def sparse(gradient):
         (1e-6, None, True, True),
     ],
 )
-def test_twelve_steps_by_the_formula(kind, bias_correction, scale, max_norm, scheduled):
+def test_steps_equal_the_formula(kind, bias_correction, scale, max_norm, scheduled):
     weights = random_arrays(0)
-    gradients = [random_arrays(step, scale) for step in range(1, 13)]
+    gradients = [random_arrays(step, scale) for step in range(1, 5)]
     schedule = optimization.WarmUpPolynomialDecay(0.1, 20, 2) if scheduled else 0.1
-    falling = [0.1 * (1 - step / 20) for step in range(2, 12)]
-    rates = [0.0, 0.05, *falling] if scheduled else [0.1] * 12
+    rates = [0.0, 0.05, 0.09, 0.085] if scheduled else [0.1] * 4
     optimizer = getattr(optimization, kind)(schedule, 0.3, bias_correction)
     # The model's name does not exclude all of its variables, and copies are treated alike.
     name = "layer_norm_bias/x/{}" + "/replica_1" * scheduled
@@ -163,7 +162,10 @@ class Run:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="tensorflow-addons has no wheel")
-@pytest.mark.parametrize(("kind", "bias_correction"), [("lamb", True), ("adamw", False)])
+@pytest.mark.parametrize(
+    ("kind", "bias_correction"),
+    [("lamb", True), pytest.param("adamw", False, marks=pytest.mark.slow)],
+)
 def test_our_base_equals_tensorflow_addons_bit_by_bit(kind, bias_correction, use_base, tmp_path):
     """Steps, settings and checkpoints, from which each resumes the other's run."""
     states, configs, paths = {}, [], {}
@@ -171,9 +173,9 @@ def test_our_base_equals_tensorflow_addons_bit_by_bit(kind, bias_correction, use
         use_base(base)
         run = Run(kind, bias_correction)
         configs.append(run.optimizer.get_config())
-        states[base] = [run.step(step) for step in (1, 2, 3)]
+        states[base] = [run.step(step) for step in (1, 2)]
         paths[base] = run.checkpoint.write(str(tmp_path / base))
-        states[base] += [run.step(step) for step in (4, 5)]
+        states[base].append(run.step(3))
     assert configs[0] == configs[1]
     assert states["addons"][1][3].any(), "of zeros"
     for theirs, ours in zip(*states.values()):
@@ -183,5 +185,5 @@ def test_our_base_equals_tensorflow_addons_bit_by_bit(kind, bias_correction, use
         resumed = Run(kind, bias_correction)
         restored = resumed.checkpoint.read(paths[first])
         restored.assert_consumed().assert_existing_objects_matched()
-        np.testing.assert_equal(resumed.state(), states[first][2])
-        np.testing.assert_equal(resumed.step(4), states[first][3])
+        np.testing.assert_equal(resumed.state(), states[first][1])
+        np.testing.assert_equal(resumed.step(3), states[first][2])

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import albert_tf
-from albert_tf import keras_lamb, optimization
+from albert_tf import optimization
 from albert_tf.storage.errors import UserError
 from tests.jobs import PROJECT
 
@@ -61,10 +61,6 @@ def test_programs_select_keras_2_before_they_import_tensorflow(package, program)
     if HAS_KERAS_3:
         done = python(f"import {package}.{program}")
         assert done.returncode == 0, done.stderr
-
-
-def test_lamb_is_the_library_s_where_that_has_a_wheel():
-    assert isinstance(optimization.lamb(0.1), keras_lamb.LAMB) == HAS_KERAS_3
 
 
 @pytest.mark.skipif(HAS_KERAS_3, reason="tensorflow-addons has no wheel for this Python")

@@ -56,7 +56,10 @@ def vocabulary_file(tmp_path_factory):
     return str(path)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["lower", "cased"])
+CASED = pytest.param(False, marks=pytest.mark.slow)  # makes a second table of characters
+
+
+@pytest.fixture(scope="module", params=[True, CASED], ids=["lower", "cased"])
 def tokenizer(request, vocabulary_file):
     return AlbertTokenizer(vocabulary_file, request.param, keep_accents=False)
 

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from albert_tf.text.words import split_words, split_words_in_graph
 
@@ -43,7 +41,9 @@ def test_what_a_word_is(text, expected):
     assert words_of(text) == expected.split(" ") * bool(expected)
 
 
-def check_graph(texts):
+def test_graph_on_awkward_texts(nasty):
+    texts = ["", " ", "a", "a b", "\0 a\0b", "x" * 500, "¨ a_b", "\u0301"]
+    texts += ["\U0001f469\u200d\U0001f467!", *nasty_texts(nasty)]
     words, starts, limits = split_words_in_graph(tf.constant(texts, tf.string))
     words = words.to_list()
     assert starts.dtype == limits.dtype == tf.int32
@@ -54,16 +54,4 @@ def check_graph(texts):
         assert [word.decode() for word in of_text] == words_of(text)
         assert places == split_words(text).tolist()
     assert len(words) == len(texts)
-
-
-def test_graph_on_awkward_texts(nasty):
-    texts = ["", " ", "a", "a b", "\0 a\0b", "x" * 500, "¨ a_b", "\u0301"]
-    texts.append("\U0001f469\u200d\U0001f467!")
-    check_graph([*texts, *nasty_texts(nasty)])
-    check_graph([])
-
-
-@settings(max_examples=5, deadline=None)
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=5))
-def test_graph_on_any_text(texts):
-    check_graph(texts)
+    assert split_words_in_graph(tf.constant([], tf.string))[0].to_list() == []

@@ -18,15 +18,8 @@ from pathlib import Path
 import numpy as np
 
 DIRECTORY = Path(__file__).resolve().parent
-CASES = ("forward", "forward_noproj", "tiny_gelu")
-# Optimizer run -> the case with the model and batch that it trains on.
-RUNS = {
-    "lamb_const": "forward",
-    "lamb_sched": "forward",
-    "adamw_sched": "forward",
-    "lamb": "tiny_gelu",
-    "adamw": "tiny_gelu",
-}
+CASES = ("forward", "forward_noproj")
+RUNS = ("lamb_sched", "adamw_sched")  # of optimizers, with the model and batch of "forward"
 STEPS = DIRECTORY / "optimizer_steps.npz"
 LEARNING_RATES = DIRECTORY / "learning_rates.json"
 
@@ -35,7 +28,6 @@ SUMMARY_SHAPE = (67,)
 _INPUTS = {
     "input_ids": "input_word_ids",
     "segment_ids": "input_type_ids",
-    "token_type_ids": "input_type_ids",
     "next_sentence_labels": "sentence_order_labels",
 }
 _OUTPUTS = {
@@ -67,7 +59,7 @@ def summary(array: np.ndarray) -> np.ndarray:
     return np.concatenate([[np.abs(flat).max(), np.linalg.norm(flat), projection], samples])
 
 
-def _under(values: Mapping, prefix: str = "") -> dict[str, np.ndarray]:
+def _under(values: Mapping, prefix: str) -> dict[str, np.ndarray]:
     """Selects the arrays whose names begin with a prefix; removes it and replaces `|` by `/`."""
     names = [name for name in values if name.startswith(prefix)]
     return {name[len(prefix) :].replace("|", "/"): values[name] for name in names}
@@ -75,24 +67,18 @@ def _under(values: Mapping, prefix: str = "") -> dict[str, np.ndarray]:
 
 def read_reference(golden: Path, name: str) -> Case:
     """Reads a case, with whole arrays, from the reference's files."""
-    if name == "tiny_gelu":
-        directory = golden / name
-        config = json.loads((directory / "albert_config.json").read_text())
-        files = ("inputs", "outputs", "variables", "grads")
-        parts = [_under(np.load(directory / f"{file}.npz")) for file in files]
-    else:
-        config = json.loads((golden / f"google_tf1/{name}.json").read_text())["config"]
-        arrays = np.load(golden / f"google_tf1/{name}.npz")
-        parts = [_under(arrays, part) for part in ("inputs/", "outputs/", "weights/", "grads/")]
+    config = json.loads((golden / f"google_tf1/{name}.json").read_text())["config"]
+    arrays = np.load(golden / f"google_tf1/{name}.npz")
+    parts = [_under(arrays, part) for part in ("inputs/", "outputs/", "weights/", "grads/")]
     inputs, reference_outputs, weights, gradients = parts
     batch = {_INPUTS.get(key, key): array for key, array in inputs.items()}
     batch["sentence_order_labels"] = batch["sentence_order_labels"][:, 0]
     batch["sentence_order_weights"] = np.ones(len(batch["sentence_order_labels"]), np.float32)
     outputs = {}
     for key, array in reference_outputs.items():
-        if key.startswith(("encoder_layer_", "layer_")):
+        if key.startswith("encoder_layer_"):
             key = f"layer_{int(key.rpartition('_')[2])}"
-        if not key.endswith(("example_loss", "grad_global_norm", "word_embedding_output")):
+        if not key.endswith(("example_loss", "grad_global_norm")):
             outputs[_OUTPUTS.get(key, key)] = array
     return Case(config, weights, batch, outputs, gradients)
 
@@ -135,18 +121,13 @@ def read_run(golden: Path, run: str) -> tuple[dict, dict[int, dict[str, np.ndarr
 
     These are {step: {TF1 name: whole array}}; names of slots end in /adam_m or /adam_v.
     """
-    if RUNS[run] == "tiny_gelu":
-        path = golden / "tiny_gelu" / run
-        described = json.loads(Path(f"{path}_losses.json").read_text())
-        saved = (1, 2, 3, 8)
-        return described, {step: _under(np.load(f"{path}_after_step{step}.npz")) for step in saved}
     described = json.loads((golden / "google_tf1/lamb.json").read_text())[run]
     arrays = np.load(golden / "google_tf1/lamb.npz")
     steps = range(1, described["steps"] + 1)
     return described, {step: _under(arrays, f"{run}/step{step}/") for step in steps}
 
 
-def write_steps(golden: Path) -> None:
+def write_steps(golden: Path, path: Path) -> None:
     contents, descriptions = {}, {}
     for run in RUNS:
         described, found = read_run(golden, run)
@@ -155,7 +136,7 @@ def write_steps(golden: Path) -> None:
         contents[run] = np.array(
             [[summary(arrays[name]) for name in names] for arrays in found.values()], np.float32
         )
-    np.savez_compressed(STEPS, descriptions=json.dumps(descriptions), **contents)
+    np.savez_compressed(path, descriptions=json.dumps(descriptions), **contents)
 
 
 def read_run_fixture(run: str) -> tuple[dict, dict[int, dict[str, np.ndarray]]]:
@@ -177,12 +158,13 @@ def read_learning_rates(golden: Path) -> list[dict]:
     return [case for case in cases if case["start_warmup_step"] == 0]
 
 
-def main(golden: Path) -> None:
+def main(golden: Path, directory: Path) -> None:
     for name in CASES:
-        write_fixture(read_reference(golden, name), DIRECTORY / f"{name}.npz")
-    write_steps(golden)
-    LEARNING_RATES.write_text(json.dumps(read_learning_rates(golden)) + "\n")
+        write_fixture(read_reference(golden, name), directory / f"{name}.npz")
+    write_steps(golden, directory / STEPS.name)
+    rates = json.dumps(read_learning_rates(golden))
+    (directory / LEARNING_RATES.name).write_text(rates + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), DIRECTORY)
