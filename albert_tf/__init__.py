@@ -9,8 +9,6 @@
     albert_tf.save_pretrained(model, tokenizer, "huggingface")  # in Hugging Face's format
 
     batch = tokenizer(["The file is opened first."], max_length=64)
-    fill_mask = albert_tf.MaskFiller(model, tokenizer)  # in `batch`, [MASK] would be plain text
-    [[best]] = fill_mask(["The file is [MASK]."], top_k=3)
     config = albert_tf.AlbertConfig.named("albert_base_v1")  # with dropout
     encoder = albert_tf.AlbertEncoder(config)  # random weights
 
@@ -54,7 +52,6 @@ _MODULES = {
     "AlbertForSequenceClassification": "models",
     "AlbertForTokenClassification": "models",
     "AlbertTokenizer": "text.tokenization",
-    "MaskFiller": "scoring",
     "SentenceScorer": "scoring",
     "TextEmbedder": "scoring",
     "from_pretrained": "checkpoints.pretrained",

@@ -1,14 +1,13 @@
 r"""Queries an exported model, in this process or on a TF Serving server.
 
-A pre-trained model predicts the piece at each [MASK] of texts that have one, scores other texts,
-and predicts the order of two sentences. A fine-tuned model predicts the label of a text or pair,
-the answer to a question, or the best of several options. Repeat a flag to ask several questions.
+A pre-trained model predicts the piece at each [MASK] of a text, and the order of two sentences. A
+fine-tuned model predicts the label of a text or pair, the answer to a question, or the best of
+several options. Repeat a flag to ask several questions.
 
 Examples:
   python -m export.ask --saved_model=exports/base/3 --pair="Open the file. ||| Then read it."
   python -m export.ask --saved_model=exports/base \
     --text="The [MASK] function returns an array." --text="It [MASK] two [MASK]."
-  python -m export.ask --saved_model=exports/base --text="The bird sing." --text="The bird sings."
   python -m export.ask --saved_model=exports/squad --question="Who sings?" --context="Birds sing."
   python -m export.ask --server=http://localhost:8501 --label=canary --text="A ticket."
   python -m export.ask --server=localhost:8500 --signature=labels
@@ -42,7 +41,7 @@ TEXTS = {
     "context": ("Text that the question is about.", "Seven small birds sing."),
     "options": ("Answers to choose from, separated by |||.", "Birds."),
 }
-# Maps a signature ("" = the default) and its inputs to its outputs, lists with a value per row.
+# Maps a signature and its inputs to its outputs, lists with a value per row.
 Call = Callable[[str, dict[str, list]], dict[str, list]]
 
 
@@ -53,8 +52,7 @@ def define_flags() -> None:
     define("server", None, "HOST:PORT for gRPC, http://HOST:PORT for REST.")
     define("model", "albert", "The model's name in the server's config.")
     define("label", "stable", "Version label in models.config. Empty: the newest version.")
-    defaults = "fill_mask for texts with [MASK]; score for other texts of a --saved_model"
-    define("signature", "", f"Default: {defaults}; else serving_default.")
+    define("signature", "", "Default: fill_mask for texts with [MASK], else serving_default.")
     for name, (meaning, _) in TEXTS.items():
         flags.DEFINE_multi_string(name, [], meaning)
 
@@ -84,6 +82,7 @@ def ask(call: Call, given: dict[str, list[str]], signature: str = "") -> list[st
     if not signature and inputs.keys() == {"text"}:
         masked = [text for text in inputs["text"] if "[MASK]" in text]
         inputs["text"] = [text for text in inputs["text"] if "[MASK]" not in text]
+    signature = signature or "serving_default"
     if masked:
         lines += _answers({"text": masked}, call("fill_mask", {"text": masked}))
         lines += ["", "(a word begins at ▁; a piece without it continues the word before)"]
@@ -116,7 +115,6 @@ def _check_texts(pairs: list[list[str]], inputs: dict[str, list]) -> None:
 
 def _ask_server(signature: str, inputs: dict[str, list]) -> dict[str, list]:
     ask_server = client.ask_rest if "://" in FLAGS.server else client.ask_grpc
-    signature = signature or "serving_default"
     return ask_server(FLAGS.server, inputs, signature, FLAGS.model, FLAGS.label)
 
 
@@ -132,9 +130,6 @@ def load(saved_model: str) -> Call:
     print(f"{path} answers")
 
     def call(signature: str, inputs: dict[str, list]) -> dict[str, list]:
-        if not signature:
-            is_text = inputs.keys() == {"text"} and "score" in model.signatures
-            signature = "score" if is_text else "serving_default"
         if signature not in model.signatures:
             raise UserError(
                 f"{path!r} has no signature {signature!r}, only {', '.join(model.signatures)} "

@@ -17,7 +17,7 @@ _SENTENCE_OUTPUTS = ("pooled_output", "in_order_probability", "sop_log_probs")
 
 # Outputs computed from a part of the model, by the prefix of its variables' names.
 _OUTPUTS_OF_PARTS = {
-    "masked_lm/": ("pieces", "probabilities", "log_likelihood", "mlm_logits"),
+    "masked_lm/": ("pieces", "probabilities", "mlm_logits"),
     "sentence_order/": _SENTENCE_OUTPUTS[1:],
     "encoder/pooler/": _SENTENCE_OUTPUTS,
 }

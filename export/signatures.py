@@ -20,7 +20,6 @@ from albert_tf.text.settings import TextSettings
 
 NUM_CANDIDATES = 5  # pieces that `fill_mask` returns for each [MASK]
 MAX_MASKS = 20  # per text in `fill_mask`
-MAX_SCORED_POSITIONS = 2**21  # in a request of `score`, which encodes one sequence per piece
 
 
 class Field(str):
@@ -109,17 +108,6 @@ TABLES: dict[str, dict[str, Signature]] = {
                 "pieces": f"string [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
                 "probabilities": f"float32 [batch, {MAX_MASKS}, {NUM_CANDIDATES}]",
                 "num_masks": "int32 [batch]",
-            },
-        ),
-        # The pseudo-log-likelihood of a text: each piece is predicted from all other pieces except
-        # the rest of its word (Kauf and Ivanova 2023), in a sequence of its own.
-        "score": Signature(
-            _TEXT,
-            {
-                "log_likelihood": "float32 [batch]",  # sum of log probabilities, in nats
-                "num_pieces": "int32 [batch]",
-                "num_words": "int32 [batch]",  # each punctuation mark is a word
-                **_UNKNOWN_SHARE,
             },
         ),
         # Masked-LM logits at the given positions. Position 0 is [CLS].

@@ -32,7 +32,7 @@ from albert_tf.checkpoints import pretrained
 from albert_tf.checkpoints.opening import ALBERT_TF, open_model
 from albert_tf.jobs import program
 from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
-from albert_tf.scoring import MASKING_HELP, MASKINGS, SentenceScorer
+from albert_tf.scoring import SentenceScorer
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
@@ -64,7 +64,6 @@ class Settings:
     pairs_per_group: int | None = setting(
         flags.DEFINE_integer, "Use only the first N pairs of each group.", None, lower_bound=1
     )
-    masking: str = setting(flags.DEFINE_enum, MASKING_HELP, MASKINGS[0], enum_values=MASKINGS)
     corpus: str | None = setting(
         flags.DEFINE_string,
         "Training text of the model (paths or globs), in which the baseline counts words, ignoring "
@@ -90,7 +89,7 @@ def main(_) -> None:
     groups = len({pair.group for pair in pairs})
     print(f"{len(pairs):,} pairs of {groups:,} groups, scored by {opened.checkpoint}", flush=True)
     model, tokenizer, *_ = pretrained.load(opened, AlbertTokenizer.load(opened.directory))
-    scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=settings.masking == "word")
+    scorer = SentenceScorer(model, tokenizer)
     baseline = compare_words(count_words(corpus), pairs) if corpus else {}
     scores = score(scorer, pairs)
     result = {**dataclasses.asdict(settings), "checkpoint": opened.checkpoint}

@@ -42,7 +42,6 @@ from albert_tf.checkpoints import hub, opening
 from albert_tf.jobs import job_directory, program
 from albert_tf.jobs.decision import AS_TRAINED, Decision
 from albert_tf.jobs.settings import define_settings_flags, setting, settings_from_flags
-from albert_tf.scoring import MASKING_HELP, MASKINGS
 from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.storage.progress import Progress
@@ -72,12 +71,6 @@ class PredictionSettings:
         "Quoting of .csv and .tsv files; see pipelines.finetune. Default: as in fine-tuning.",
         None,
         enum_values=tables.QUOTING,
-    )
-    masking: str | None = setting(
-        flags.DEFINE_enum,
-        f"{MASKING_HELP} Only for a pre-trained model. Default: word.",
-        None,
-        enum_values=MASKINGS,
     )
     decision: Decision = AS_TRAINED
     top_k: int = setting(
@@ -125,7 +118,7 @@ def predict(settings: PredictionSettings, input_files: list[str], output_file: s
     opened, description, task = found
     # Read all rows first, so that an invalid row is reported before hours of prediction.
     total = sum(1 for _ in read_files(task, input_files))
-    loaded = _load(found, settings)
+    loaded = _load(found)
     identity = {
         **loaded.identity,
         "task": json.dumps(description, sort_keys=True),
@@ -151,13 +144,8 @@ class _Found(NamedTuple):
 
 def _find(settings: PredictionSettings) -> _Found:
     """Finds the model that the settings name, without loading its weights."""
-    if settings.masking not in (None, *MASKINGS):
-        raise UserError(f"--masking={settings.masking}: expected one of {', '.join(MASKINGS)}")
     opened = opening.open_model(fine_tuned.find_model(hub.local_path(settings.model)))
-    of_pretrained = opened.kind == opening.PRETRAINING
-    if settings.masking and not of_pretrained:
-        raise UserError(f"--masking={settings.masking} applies to pre-trained models only: omit it")
-    if of_pretrained:
+    if opened.kind == opening.PRETRAINING:
         opened.require(opening.ALBERT_TF, opening.HUGGINGFACE, opening.GOOGLE)
         description = settings.decision.apply({"kind": opening.PRETRAINING})
         task: Task = pretrained.text_task(settings.columns, settings.quoting)
@@ -173,10 +161,10 @@ def _find(settings: PredictionSettings) -> _Found:
     return _Found(opened, description, task)
 
 
-def _load(found: _Found, settings: PredictionSettings) -> fine_tuned.AnsweringModel:
+def _load(found: _Found) -> fine_tuned.AnsweringModel:
     opened, _, task = found
     if opened.kind == opening.PRETRAINING:
-        return pretrained.PretrainedModel(opened, settings.masking or MASKINGS[0])
+        return pretrained.PretrainedModel(opened)
     answering = fine_tuned.Export if opened.format == opening.EXPORT else fine_tuned.FineTunedRun
     return answering(opened, task)
 
@@ -234,7 +222,6 @@ def _cell(value: object) -> object:
 def load(
     model: str | os.PathLike,
     columns: dict[str, str] | None = None,
-    masking: str | None = None,
     **decision: Any,
 ) -> Predictor:
     """Loads a model for predictions in Python.
@@ -246,22 +233,16 @@ def load(
       model: a run of pipelines.finetune, one of its seeds, an export, or a pre-trained model.
       columns: dict mapping fields such as "text" to keys of the rows, if they differ from
         fine-tuning. A RACE model needs {"text_pair": "question"}, as RACE's files have no columns.
-      masking: which pieces a pre-trained model masks, one of MASKINGS. Default: "word".
       decision: `temperature`, `min_probability`, `label_thresholds` (dict that maps labels to
         probabilities) or `null_threshold`; see the flags. Default: the model's values.
 
     Raises a UserError if the model is not found, or an argument does not apply to it.
     """
-    settings = PredictionSettings(
-        files.as_path(model),
-        dict(columns or {}),
-        masking=masking,
-        decision=Decision(**decision),
-    )
-    found = _find(settings)
-    if "id" not in settings.columns:
+    columns, path = dict(columns or {}), files.as_path(model)
+    found = _find(PredictionSettings(path, columns, decision=Decision(**decision)))
+    if "id" not in columns:
         found = found._replace(task=found.task.numbered())
-    return Predictor(found, _load(found, settings))
+    return Predictor(found, _load(found))
 
 
 if __name__ == "__main__":

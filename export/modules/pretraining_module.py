@@ -3,10 +3,9 @@
 import tensorflow as tf
 
 from albert_tf.answering import sentences
-from albert_tf.answering.sentences import mask_pieces, mean_output, word_numbers
+from albert_tf.answering.sentences import mean_output
 from albert_tf.models import AlbertForPreTraining
 from albert_tf.text.masks import tokenize_around_masks
-from albert_tf.text.packing import FEATURES
 from .. import signatures
 from ..batches import map_rows
 from ..checks import MAX_OUTPUT_VALUES
@@ -34,7 +33,7 @@ class EmbedderModule(TextModule):
 
 
 class PreTrainingModule(EncoderModule):
-    """Serves embeddings, sentence order, masked pieces and scores of a pre-trained model."""
+    """Serves embeddings, sentence order and masked pieces of a pre-trained model."""
 
     model: AlbertForPreTraining
 
@@ -80,48 +79,6 @@ class PreTrainingModule(EncoderModule):
 
     def _tokenize_around_masks(self, texts: tf.Tensor) -> tf.RaggedTensor:
         return tokenize_around_masks(self.read(texts), self.served.tokenizer, self.tokenizer)
-
-    def score(self, text) -> dict:
-        """Serves the `score` signature. Same as albert_tf.SentenceScorer, but 0 for empty texts."""
-        tokens = self.pack_texts(text, None)
-        lengths = tf.reduce_sum(tf.cast(tokens["input_mask"], tf.int64), axis=1)
-        cost, most = tf.reduce_sum((lengths - 2) * lengths), signatures.MAX_SCORED_POSITIONS
-        message = (
-            f"score: at most {most:,} positions in all texts together, n * (n + 2) of a text of n "
-            "pieces: send fewer rows"
-        )
-        limit = tf.debugging.assert_less_equal(cost, tf.constant(most, tf.int64), message)
-        with tf.control_dependencies([limit]):
-            return map_rows(self._score, tokens)
-
-    def _score(self, tokens: dict) -> dict:
-        ids, mask = tokens["input_ids"], tokens["input_mask"]
-        tokenizer = self.served.tokenizer
-        words = word_numbers(ids, mask, tokenizer.word_starts())
-        # Create one row per piece, in which the piece and the rest of its word are masked.
-        text, place = tf.unstack(tf.cast(tf.where(words > 0), tf.int32), axis=1)
-        rows = tf.gather(ids, text)
-        masked = {
-            "input_ids": mask_pieces(rows, place, tokenizer.mask_id, tf.gather(words, text)),
-            "input_mask": tf.gather(mask, text),
-            "segment_ids": tf.zeros_like(rows),
-            "place": place,
-            "piece": tf.gather(rows, place, batch_dims=1),
-        }
-        log_probs = map_rows(self._log_probs, masked, most_rows=self._most_logit_rows)["log_prob"]
-        return {
-            "log_likelihood": tf.math.unsorted_segment_sum(log_probs, text, tf.shape(ids)[0]),
-            "num_pieces": tf.reduce_sum(tf.cast(words > 0, tf.int32), axis=1),
-            "num_words": tf.reduce_max(words, axis=1),
-            "unknown_share": self.share_of_unknown(tokens),
-        }
-
-    def _log_probs(self, rows: dict) -> dict:
-        """Computes `log_prob` [rows], the log probability of `piece` at position `place`."""
-        encoded = self.encode(*(rows[name] for name in FEATURES))["sequence_output"]
-        at_place = tf.gather(encoded, rows["place"][:, tf.newaxis], batch_dims=1)
-        log_probs = tf.nn.log_softmax(self._masked_lm(at_place)[:, 0])
-        return {"log_prob": tf.gather(log_probs, rows["piece"], batch_dims=1)}
 
     def mlm(self, mlm_positions, **tokens) -> dict:
         encoded = self.encode(**tokens)

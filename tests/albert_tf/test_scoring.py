@@ -5,7 +5,7 @@ import tensorflow as tf
 import albert_tf
 from albert_tf import scoring
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.scoring import MaskFiller, SentenceScorer, TextEmbedder
+from albert_tf.scoring import SentenceScorer, TextEmbedder
 from albert_tf.storage.errors import UserError
 from albert_tf.text.tokenization import AlbertTokenizer
 from tests.builders import tiny_config
@@ -26,7 +26,7 @@ def model(pretrained):
     return albert_tf.from_pretrained(pretrained)[0]
 
 
-def by_hand(model, tokenizer, text, masks_rest_of_word):
+def by_hand(model, tokenizer, text, masks_rest_of_word=True):
     """Masks each piece in a row of its own; all rows are the whole text, so none is padded."""
     if not text:
         return np.nan
@@ -44,20 +44,19 @@ def by_hand(model, tokenizer, text, masks_rest_of_word):
     return log_probs[places - 1, ids[places]].sum()
 
 
-@pytest.mark.parametrize("masks_rest_of_word", [True, False])
-def test_scores_equal_those_by_hand(model, tokenizer, masks_rest_of_word, monkeypatch):
+def test_scores_equal_those_by_hand(model, tokenizer, monkeypatch):
     monkeypatch.setattr(scoring, "PIECES_PER_BATCH", 100)
-    scorer = SentenceScorer(model, tokenizer, masks_rest_of_word)
+    scorer = SentenceScorer(model, tokenizer)
     scored = []
     found = scorer.score_pieces(scorer.encode(TEXTS), scored.append)
-    expected = [by_hand(model, tokenizer, text, masks_rest_of_word) for text in TEXTS]
+    expected = [by_hand(model, tokenizer, text) for text in TEXTS]
     np.testing.assert_allclose([s.log_likelihood for s in found], expected, rtol=1e-5, atol=1e-4)
     pieces = [len(tokenizer.encode(text)) for text in TEXTS]
     assert [s.num_pieces for s in found] == pieces and scored[-1] == sum(pieces)
     assert [s.num_words for s in found[:5]] == [len(text.split()) for text in TEXTS[:5]]
     assert scorer(["he, too."])[0].num_words == 4
     assert len(scored) > 3, "one batch hides padding"
-    other = by_hand(model, tokenizer, TEXTS[2], not masks_rest_of_word)
+    other = by_hand(model, tokenizer, TEXTS[2], masks_rest_of_word=False)
     assert abs(other - expected[2]) > 1e-3, "nothing to tell the two apart by"
 
 
@@ -81,10 +80,10 @@ def test_a_text_as_long_as_the_model_reads_and_one_that_is_longer(model, tokeniz
     scorer, text = SentenceScorer(model, tokenizer), " ".join(words[:longest])
     [score] = scorer([text])
     assert score.num_pieces > room - 9
-    np.testing.assert_allclose(score.log_likelihood, by_hand(model, tokenizer, text, True), 1e-5)
-    for kind in (SentenceScorer, TextEmbedder, MaskFiller):
+    np.testing.assert_allclose(score.log_likelihood, by_hand(model, tokenizer, text), 1e-5)
+    for kind in (SentenceScorer, TextEmbedder):
         with pytest.raises(UserError, match="expected a list of texts, got dict: pass a column"):
-            kind(model, tokenizer)({"text [MASK]": ["a"]})
+            kind(model, tokenizer)({"text": ["a"]})
     problem = rf"^texts\[1\]: '{WORDS[0]}.* pieces, but the model reads {room}"
     with pytest.raises(UserError, match=problem):
         scorer(["one", " ".join(words[:99])])

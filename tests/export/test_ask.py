@@ -61,12 +61,9 @@ def test_the_answers_printed_are_the_saved_models(asked, loaded):
     assert "  pooled_output: 20 numbers\n" in printed
 
 
-def test_a_text_alone_is_scored(asked, exported, loaded):
-    lines = asked(text=["Dogs run."], pair=["Dogs run. ||| Birds sing."])
-    answer = loaded.signatures["score"](text=tf.constant(["Dogs run."]))
-    assert lines[1:3] == ["text: Dogs run.", f"  log_likelihood: {answer['log_likelihood'][0]:.6g}"]
+def test_what_else_is_asked(asked, exported):
+    lines = asked(pair=["Dogs run. ||| Birds sing."])
     assert "text_pair: Birds sing." in lines and "rather" not in "".join(lines)
-    assert {*lines[1:3]} < {*asked(text=["A [MASK].", "Dogs run."])}
     assert asked("tokenization_info")[0] == "do_lower_case: True"
     assert ' --text="The [MASK] function' in how_to_use(str(exported))
 
@@ -87,6 +84,7 @@ def test_spans_are_printed_whole():
     [
         ({}, "serving_default needs --pair, given none$"),
         ({"text": ["a [MASK]"], "signature": "serving_default"}, "needs --pair, given --text$"),
+        ({"text": ["a [MASK]", "b"]}, "serving_default needs --pair, given --text$"),
         ({"pair": ["one sentence"]}, "expected two sentences"),
         ({"pair": ["one ||| "]}, "expected two sentences"),
         ({"question": ["a", "b"], "context": ["c"]}, "2 of --question, 1 of --context"),

@@ -183,7 +183,7 @@ def test_the_length_is_that_those_of_training(model_dir, tmp_path, monkeypatch, 
         assert "not trained by the last run (--sentence_objective=none): pooled_output" in out
         assert "not trained to compare texts: mean_pooled_output" in out
         assert ("in_order_probability, sop_log_probs\n" in out) == (kind is None)
-        random = "no weights for them): in_order_probability, log_likelihood, mlm_logits, pieces"
+        random = "no weights for them): in_order_probability, mlm_logits, pieces, prob"
         assert (random in out) == (kind is None)
 
 

@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import albert_tf
-from albert_tf import scoring
 from albert_tf.models import AlbertForPreTraining
-from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import FEATURES, Packer
 from albert_tf.text.tokenization import AlbertTokenizer
 from export.modules.pretraining_module import EncoderModule, PreTrainingModule
-from export.signatures import MAX_MASKS, MAX_SCORED_POSITIONS, NUM_CANDIDATES
+from export.signatures import MAX_MASKS, NUM_CANDIDATES
 from tests import sentences
 from tests.export.conftest import MAX_SEQ_LENGTH
 from tests.export.task_models import call
@@ -109,49 +106,6 @@ def test_a_model_of_one_segment_type_reads_no_pairs(model, module):
     assert errors.tolist() == [b"", b"segment_ids must be 0 to 0"]
 
 
-def test_masks_are_filled_as_in_python(loaded, model, tokenizer, monkeypatch):
-    monkeypatch.setattr(scoring, "PIECES_PER_BATCH", 40)
-    texts = ["The [MASK] fox", "[MASK][MASK]", "dog [MASK]s, [MASK]. " + SHORT, "é\u3000[MASK]"]
-    answers = ask(loaded, "fill_mask", text=texts)
-    ids = [*tokenizer.encode("The"), tokenizer.mask_id, *tokenizer.encode("fox")]
-    place = 1 + ids.index(tokenizer.mask_id)
-    logits = alone(model, *packed(ids, [], tokenizer), [place])["masked_lm_logits"][0, 0]
-    best = tf.math.top_k(tf.nn.softmax(logits), NUM_CANDIDATES).values
-    np.testing.assert_allclose(answers["probabilities"][0, 0], best, atol=1e-5)
-    fill = albert_tf.MaskFiller(model, tokenizer)
-    for row, masks in enumerate(fill(texts, top_k=NUM_CANDIDATES)):
-        assert len(masks) == answers["num_masks"][row]
-        for best, *expected in zip(masks, answers["pieces"][row], answers["probabilities"][row]):
-            pieces, probabilities = zip(*best)
-            assert pieces == tuple(piece.decode() for piece in expected[0])
-            np.testing.assert_allclose(probabilities, expected[1], atol=1e-5)
-    assert len(fill(texts[:1], top_k=2)[0][0]) == 2 and fill([]) == []
-    for arguments, message in (
-        ([["[MASK]", "no"]], r"texts\[1\]: 'no' has no \[MASK\]"),
-        ([["[MASK]" * 99]], "has 99 pieces, but the model reads 65"),
-        ([["[MASK]"], 0], "top_k 0: expected a whole number, 1 to"),
-        ([["[MASK]"], 2.5], "top_k 2.5: expected a whole number, 1 to"),
-    ):
-        with pytest.raises(UserError, match=message):
-            fill(*arguments)
-
-
-def test_texts_are_scored_as_in_python(loaded, model, tokenizer):
-    texts = [SHORT, "", "Birds sing.", "unbelievable 2010, dogs", " ", SHORT]
-    answers = ask(loaded, "score", text=texts)
-    scores = albert_tf.SentenceScorer(model, tokenizer)(texts)
-    expected = np.nan_to_num([score.log_likelihood for score in scores])
-    np.testing.assert_allclose(answers["log_likelihood"], expected, rtol=1e-5, atol=1e-4)
-    assert answers["num_pieces"].tolist() == [score.num_pieces for score in scores]
-    assert answers["num_words"].tolist() == [score.num_words for score in scores]
-    assert answers["unknown_share"][1] == 1
-    many = MAX_SCORED_POSITIONS // (MAX_SEQ_LENGTH * (MAX_SEQ_LENGTH - 2)) + 1
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"2,097,152 positions in all texts"):
-        ask(loaded, "score", text=[LONG] * many)
-    # Of a text that is too long the first pieces are scored.
-    assert ask(loaded, "score", text=[LONG])["num_pieces"] == [MAX_SEQ_LENGTH - 2]
-
-
 def around_masks(text, tokenizer, ids_of):
     """Pieces of a text with [MASK]; what touches one behind it begins no word."""
     ids = []
@@ -165,6 +119,22 @@ def around_masks(text, tokenizer, ids_of):
                 pieces[:1] = [ids_of.get(inside, pieces[0])] if inside else []
         ids += pieces
     return ids
+
+
+def test_masks_are_filled_as_the_model_predicts_them(loaded, model, tokenizer):
+    texts = ["The [MASK] fox", "[MASK][MASK]", "dog [MASK]s, [MASK]. " + SHORT, "é\u3000[MASK]"]
+    answers = ask(loaded, "fill_mask", text=texts)
+    ids_of = {tokenizer.id_to_piece(i): i for i in range(tokenizer.vocab_size)}
+    for row, text in enumerate(texts):
+        ids, types = packed(around_masks(text, tokenizer, ids_of), [], tokenizer)
+        masks = [place for place, i in enumerate(ids) if i == tokenizer.mask_id]
+        assert len(masks) == answers["num_masks"][row] == text.count("[MASK]")
+        [logits] = alone(model, ids, types, masks)["masked_lm_logits"]
+        best = tf.math.top_k(tf.nn.softmax(logits), NUM_CANDIDATES)
+        found = (answers[name][row, : len(masks)] for name in ("probabilities", "pieces"))
+        np.testing.assert_allclose(next(found), best.values, atol=1e-5)
+        pieces = [[tokenizer.id_to_piece(i).encode() for i in of] for of in best.indices.numpy()]
+        assert next(found).tolist() == pieces
 
 
 def test_masks_anywhere_are_tokenized_as_in_python(module, tmp_path, nasty):

@@ -77,12 +77,12 @@ def test_the_program(pretrained, tmp_path):
     (tmp_path / "corpus.txt").write_text(f"{corpus}{corpus}A dog sleeps.\n")
     table = write_json_lines(tmp_path / "a.jsonl", [ROWS[0], *ROWS])
     flags = [f"--checkpoint={pretrained}", f"--input_file={table}", f"--output={tmp_path}/out"]
-    flags += [f"--corpus={tmp_path}/corpus.txt", "--pairs_per_group=2", "--masking=piece"]
+    flags += [f"--corpus={tmp_path}/corpus.txt", "--pairs_per_group=2"]
     out, _ = run("pipelines.minimal_pairs", *flags, before=QUICKLY)
     assert "3 pairs of 2 groups" in out and "mean of the groups" in out
     assert out.count("words alone") == 3 and out.count("0 pairs of known words") == 1
     result = json.loads((tmp_path / "out.json").read_text())
-    assert (result["masking"], result["pairs_per_group"]) == ("piece", 2)
+    assert result["pairs_per_group"] == 2
     assert result["input_file"] == table
     assert result["checkpoint"].startswith(f"{pretrained}/checkpoints/ckpt-")
     tie = result["groups"]["tie"]
@@ -91,7 +91,7 @@ def test_the_program(pretrained, tmp_path):
     assert tie == {"pairs": 1, "known_pairs": 1, **halves}
     with open(tmp_path / "out.csv", encoding="utf-8") as file:
         scored = [*csv.DictReader(file)]
-    scorer = SentenceScorer(model, tokenizer, masks_rest_of_word=False)
+    scorer = SentenceScorer(model, tokenizer)
     for side in ("good", "bad"):
         texts = [row[f"sentence_{side}"] for row in (ROWS[0], ROWS[0], ROWS[2])]
         assert [row[f"sentence_{side}"] for row in scored] == texts

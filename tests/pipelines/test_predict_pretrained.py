@@ -78,7 +78,6 @@ def test_unfinished_fine_tuning_is_no_pretrained_model(pretrained, tmp_path):
 
 def test_what_does_not_fit_a_model_is_refused(pretrained, tuned, texts_file):
     for model, arguments, message in (
-        (tuned, {"masking": "piece"}, "--masking=piece applies to pre-trained models only"),
         (pretrained, {"label": "name"}, "--label_column does not apply to a pre-trained model"),
         (pretrained, {"text": ""}, "--text_column=: a pre-trained model reads texts"),
     ):
@@ -138,8 +137,6 @@ def test_texts_in_memory_of_a_pretrained_model(pretrained, tmp_path):
     path = write_json_lines(tmp_path / "in.jsonl", [{"text": text} for text in texts])
     predict(pretrained, path, tmp_path / "out.jsonl")
     assert load(Path(pretrained)).predict(iter(texts)) == rows_of(tmp_path / "out.jsonl")
-    with pytest.raises(UserError, match="masking=mean: expected"):
-        load(str(pretrained), masking="mean")
     with pytest.raises(UserError, match=r"^rows\[1\]: 'text' is 1, expected text$"):
         load(str(pretrained)).predict(["a", 1])
     questions = predict_lib.Predictor(predict_lib._Found("", {}, SquadTask({})), None)

@@ -32,7 +32,7 @@ class PretrainedModel:
     # A text of n pieces is scored in n rows, so a part that takes minutes has few texts.
     rows_per_part = 256
 
-    def __init__(self, opened: OpenModel, masking: str):
+    def __init__(self, opened: OpenModel):
         allowed = f"{pretrained.HEADS}|pooler"
         model, self._tokenizer, notes, _ = pretrained.load(opened, allow_missing=allowed)
         if model.masked_lm.is_drawn_afresh:
@@ -47,8 +47,8 @@ class PretrainedModel:
         for part in (model.encoder, model.masked_lm):
             for weights in part.get_weights():
                 digest.update(np.ascontiguousarray(weights).data)
-        self.identity = {"weights": digest.hexdigest()[:16], "masking": masking}
-        self._scorer = SentenceScorer(model, self._tokenizer, masking == "word")
+        self.identity = {"weights": digest.hexdigest()[:16]}
+        self._scorer = SentenceScorer(model, self._tokenizer)
 
     def prepare(self, examples: list[Example]) -> list[np.ndarray]:
         """See AnsweringModel. Returns the piece ids of each text."""
