@@ -54,7 +54,6 @@ class Kind:
         model. None if the model needs its own task.json.
       answers: function of albert_tf.answering that maps the output layer's logits, [b, width] or
         [b, L, width], to a dict of named outputs. `probabilities` must have one column per label.
-      served_as: name of the kind with the same SavedModel module; see export/kinds.py. "": itself.
     """
 
     name: str
@@ -69,7 +68,6 @@ class Kind:
     has_labels: bool = False
     defaults: Callable[[Sequence[str]], dict[str, Any]] | None = lambda _: {}
     answers: Callable[[tf.Tensor], dict[str, tf.Tensor]] = classes.softmax
-    served_as: str = ""
 
 
 def _question_answering(config: AlbertConfig, task: dict, recompute: bool = False):

@@ -54,20 +54,21 @@ def check_shapes(
 
 
 def _check_outputs(signature: Signature, sizes: dict[int | str, tf.Tensor]) -> tf.Operation:
-    most, total = tf.constant(MAX_OUTPUT_VALUES, tf.int64), tf.constant(0, tf.int64)
+    total = tf.constant(0, tf.int64)
     for field in signature.outputs.values():
         number = tf.constant(1, tf.int64)
         for dimension in field.shape:
             # Clip after each multiplication, because the product may overflow int64.
             size = tf.cast(sizes.get(dimension, dimension), tf.int64)
-            number = tf.minimum(number * size, most + 1)
+            number = tf.minimum(number * size, MAX_OUTPUT_VALUES + 1)
         total += number
     outputs = (f"{name} [{', '.join(map(str, f.shape))}]" for name, f in signature.outputs.items())
     message = (
         f"{', '.join(outputs)} must have at most {MAX_OUTPUT_VALUES:,} values in all rows "
         "together: send fewer rows or positions in a request"
     )
-    return tf.debugging.assert_less_equal(total, most, message)
+    # As int32, because TensorFlow adds two functions to the graph to print an int64.
+    return tf.debugging.assert_less_equal(tf.cast(total, tf.int32), MAX_OUTPUT_VALUES, message)
 
 
 def first_chars_of_contexts(texts: tf.Tensor, name: str) -> tf.Tensor:

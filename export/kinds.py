@@ -3,7 +3,6 @@
 albert_tf/kinds.py defines the models and their outputs. To add a kind, see tests/README.md.
 """
 
-from albert_tf.kinds import KINDS
 from .modules import classification_module as classification
 from .modules.pretraining_module import EmbedderModule, EncoderModule, PreTrainingModule
 from .modules.question_answering_module import QuestionAnsweringModule
@@ -24,4 +23,3 @@ MODULES: dict[str, type[ServingModule]] = {
     "question_answering": QuestionAnsweringModule,
     "multiple_choice": classification.MultipleChoiceModule,
 }
-MODULES.update({k.name: MODULES[k.served_as] for k in KINDS.values() if k.served_as})

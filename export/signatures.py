@@ -15,7 +15,6 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from albert_tf.kinds import KINDS
 from albert_tf.text.settings import TextSettings
 
 NUM_CANDIDATES = 5  # pieces that `fill_mask` returns for each [MASK]
@@ -198,8 +197,7 @@ def of_task(kind: str, task: dict, type_vocab_size: int) -> dict[str, Signature]
     task has no pairs. `task` is the content of task.json, or {} for models without a task. Such a
     model has no pairs if its config has a `type_vocab_size` of 1.
     """
-    served_as = KINDS[kind].served_as if kind in KINDS else None
-    table = {**TABLES[served_as or kind], **COMMON}
+    table = {**TABLES[kind], **COMMON}
     if "label_thresholds" in task:
         of_texts = table["serving_default"]
         outputs = {**of_texts.outputs, "predicted": "int32 [batch, labels]"}

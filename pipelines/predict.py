@@ -1,8 +1,8 @@
 """Predicts each row of a file with a fine-tuned model, or scores its texts with a pre-trained one.
 
---model is an OUTPUT_DIR of pipelines.finetune (its seed with the best dev metric is used), an
-OUTPUT_DIR/seed_N, or an export. --input_file is a table as in fine-tuning: .csv, .tsv, .jsonl or
-.json, optionally compressed, or .parquet. Question-answering models also read SQuAD's JSON. Token
+--model is an OUTPUT_DIR of pipelines.finetune (its seed with the best dev metric is used) or an
+OUTPUT_DIR/seed_N. --input_file is a table as in fine-tuning: .csv, .tsv, .jsonl or .json,
+optionally compressed, or .parquet. Question-answering models also read SQuAD's JSON. Token
 classifiers also read CoNLL's columns; for their output see pipelines/tasks/scoring/token_rows.py.
 
 A pre-trained model (a run of pipelines.pretrain, or any input of pipelines.convert_checkpoint)
@@ -22,7 +22,7 @@ In Python, use `load` to predict texts that are in memory.
 
 Examples:
   python -m pipelines.predict --model=runs/tickets --input_file=new.csv --output_file=labelled.csv
-  python -m pipelines.predict --model=exports/tickets --input_file='new/*.jsonl.gz' \\
+  python -m pipelines.predict --model=runs/tickets --input_file='new/*.jsonl.gz' \\
       --text_column=body --output_file=labelled.jsonl
   python -m pipelines.predict --model=runs/base --input_file=sentences.csv --output_file=scores.csv
 """
@@ -62,8 +62,8 @@ class PredictionSettings:
 
     model: str = setting(
         flags.DEFINE_string,
-        "Directory of a fine-tuned model (--output_dir of pipelines.finetune, or a seed_N in it), "
-        "of an export, or of a pre-trained model.",
+        "Directory of a fine-tuned model (--output_dir of pipelines.finetune, or a seed_N in it) "
+        "or of a pre-trained model.",
     )
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
     quoting: str | None = setting(
@@ -150,12 +150,8 @@ def _find(settings: PredictionSettings) -> _Found:
         description = settings.decision.apply({"kind": opening.PRETRAINING})
         task: Task = pretrained.text_task(settings.columns, settings.quoting)
     else:
-        opened.require(opening.ALBERT_TF, opening.EXPORT)
+        opened.require(opening.ALBERT_TF)
         description = settings.decision.apply(opened.task)
-        if settings.decision.null_threshold is not None and opened.format == opening.EXPORT:
-            raise UserError(
-                "--null_threshold: an export applies its own; give it to export.export_saved_model"
-            )
         described = {**description, "top_k": settings.top_k}
         task = fine_tuned.task_of(described, settings.columns, settings.quoting)
     return _Found(opened, description, task)
@@ -165,8 +161,7 @@ def _load(found: _Found) -> fine_tuned.AnsweringModel:
     opened, _, task = found
     if opened.kind == opening.PRETRAINING:
         return pretrained.PretrainedModel(opened)
-    answering = fine_tuned.Export if opened.format == opening.EXPORT else fine_tuned.FineTunedRun
-    return answering(opened, task)
+    return fine_tuned.FineTunedRun(opened, task)
 
 
 class Predictor:
@@ -230,7 +225,7 @@ def load(
         model.predict(["I cannot log in since this morning."])[0]["prediction"]
 
     Args:
-      model: a run of pipelines.finetune, one of its seeds, an export, or a pre-trained model.
+      model: a run of pipelines.finetune, one of its seeds, or a pre-trained model.
       columns: dict mapping fields such as "text" to keys of the rows, if they differ from
         fine-tuning. A RACE model needs {"text_pair": "question"}, as RACE's files have no columns.
       decision: `temperature`, `min_probability`, `label_thresholds` (dict that maps labels to

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import sys
 import unicodedata
 import warnings
 from collections.abc import Iterator
@@ -67,7 +66,7 @@ class InGraphTokenizer(tf.Module):
         # Replace each piece with a row of one or more pieces, then join the rows of each text.
         rows = tf.gather(self._splits, pieces.flat_values)
         row_splits = tf.gather(rows.row_splits, pieces.row_splits)
-        return tf.RaggedTensor.from_row_splits(rows.flat_values, row_splits)
+        return tf.RaggedTensor.from_row_splits(rows.flat_values, row_splits, validate=False)
 
     def segment(self, prepared: tf.Tensor) -> tf.RaggedTensor:
         """Tokenizes preprocessed texts with SentencePiece, without digit-comma splits."""
@@ -121,7 +120,7 @@ class InGraphTokenizer(tf.Module):
 
         # If invisible characters follow a piece's space, the piece starts at the last of them.
         first = tf.searchsorted(places, begins, out_type=tf.int64)
-        is_visible = ~matches(chars.flat_values, self._swallowed)
+        is_visible = ~matches(chars.flat_values, self._vocabulary.swallowed)
         visible = tf.concat([tf.where(is_visible)[:, 0], [tf.size(places, tf.int64)]], axis=0)
         next_visible = tf.gather(visible, tf.searchsorted(visible, first))
         # SentencePiece assigns ﬁ to the last of its pieces. The others get at least one character.
@@ -190,7 +189,7 @@ class InGraphTokenizer(tf.Module):
         is_first = tf.equal(tf.ragged.range(parts.row_lengths()).flat_values, 0)
         part_begins = tf.where(is_first, tf.gather(begins, piece_of_part), part_limits - num_bytes)
         row_splits = tf.gather(parts.row_splits, pieces.row_splits)
-        pieces = tf.RaggedTensor.from_row_splits(parts.flat_values, row_splits)
+        pieces = tf.RaggedTensor.from_row_splits(parts.flat_values, row_splits, validate=False)
         return pieces, part_begins, part_limits
 
     @functools.cached_property
@@ -202,19 +201,3 @@ class InGraphTokenizer(tf.Module):
             np.array([*map(self._vocabulary.is_byte, range(len(pieces)))]),
             np.array([len(piece.replace(WORD_BOUNDARY, "").encode()) for piece in pieces]),
         )
-
-    @functools.cached_property
-    def _swallowed(self) -> str:
-        """Regular expression for characters that SentencePiece drops or replaces with a space."""
-        normalize = self._vocabulary.normalize
-        codes = [*range(0xD800), *range(0xE000, sys.maxunicode + 1)]  # without surrogates
-        swallowed = []
-        # One call per character takes seconds, so whole blocks are tested first.
-        for start in range(0, len(codes), 256):
-            block = [chr(code) for code in codes[start : start + 256]]
-            joined = normalize("".join(f"a{char}b " for char in block))
-            if "ab" in joined.replace(WORD_BOUNDARY, ""):
-                for char in block:
-                    if normalize(f"a{char}b").replace(WORD_BOUNDARY, "") == "ab":
-                        swallowed.append(rf"\x{{{ord(char):x}}}")
-        return "[" + "".join(swallowed) + "]"

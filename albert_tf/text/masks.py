@@ -34,7 +34,7 @@ def tokenize_around_masks(
     mask = tf.RaggedTensor.from_tensor(mask, lengths=tf.cast(after_mask, tf.int64))
     pieces = tf.concat([mask, pieces], axis=1)
     row_splits = tf.gather(pieces.row_splits, parts.row_splits)
-    return tf.RaggedTensor.from_row_splits(pieces.flat_values, row_splits)
+    return tf.RaggedTensor.from_row_splits(pieces.flat_values, row_splits, validate=False)
 
 
 def _without_boundary(pieces: list[str]) -> list[int]:

@@ -190,7 +190,7 @@ class Packer:
         pieces = tf.concat([pieces, tf.RaggedTensor.from_row_lengths(unknown, lengths)], axis=1)
         pieces = tf.gather(pieces, which)
         texts = tf.RaggedTensor.from_row_splits(
-            pieces.flat_values, tf.gather(pieces.row_splits, words.row_splits)
+            pieces.flat_values, tf.gather(pieces.row_splits, words.row_splits), validate=False
         )
         is_first = tf.equal(tf.ragged.range(pieces.row_lengths()).flat_values, 0)
         number = tf.where(is_first, tf.cumsum(tf.cast(is_first, tf.int32)), 0)

@@ -6,6 +6,7 @@ import functools
 import math
 import operator
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -144,6 +145,21 @@ class SentencePieceVocabulary(Vocabulary):
     def normalize(self, text: str) -> str:
         """Returns what SentencePiece makes of prepared text before it looks for pieces."""
         return self._processor.normalize(text)
+
+    @functools.cached_property
+    def swallowed(self) -> str:
+        """Regular expression for characters that SentencePiece drops or replaces with a space."""
+        codes = [*range(0xD800), *range(0xE000, sys.maxunicode + 1)]  # without surrogates
+        swallowed = []
+        # One call per character takes seconds, so whole blocks are tested first.
+        for start in range(0, len(codes), 256):
+            block = [chr(code) for code in codes[start : start + 256]]
+            joined = self.normalize("".join(f"a{char}b " for char in block))
+            if "ab" in joined.replace(WORD_BOUNDARY, ""):
+                for char in block:
+                    if self.normalize(f"a{char}b").replace(WORD_BOUNDARY, "") == "ab":
+                        swallowed.append(rf"\x{{{ord(char):x}}}")
+        return "[" + "".join(swallowed) + "]"
 
     @functools.cached_property
     def digit_comma_splits(self) -> dict[int, list[int]]:

@@ -58,7 +58,7 @@ def split_words_in_graph(texts: tf.Tensor) -> tuple[tf.RaggedTensor, ...]:
     counts = tf.math.unsorted_segment_sum(tf.cast(is_start, tf.int64), text_of_char, chars.nrows())
 
     def of_words(values):  # [all words] -> [batch, (words)]
-        return tf.RaggedTensor.from_row_lengths(values, counts)
+        return tf.RaggedTensor.from_row_lengths(values, counts, validate=False)
 
     is_visible = kind != _SPACE
     word_of_char = tf.cumsum(tf.cast(is_start, tf.int64)) - 1

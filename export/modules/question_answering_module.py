@@ -30,7 +30,7 @@ class QuestionAnsweringModule(ServingModule):
         spans = map_rows(self.answer, sequences)
 
         # Select the best window per question. A column is added, because argmax needs at least one.
-        scores = tf.RaggedTensor.from_row_lengths(spans["score"], windows.counts)
+        scores = tf.RaggedTensor.from_row_lengths(spans["score"], windows.counts, validate=False)
         scores = tf.pad(scores.to_tensor(-np.inf), [[0, 0], [0, 1]], constant_values=-np.inf)
         best = tf.argmax(scores, axis=1) + tf.cumsum(windows.counts, exclusive=True)
         score = tf.gather(spans["score"], best)

@@ -86,7 +86,7 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
             experimental_attributes={"_noinline": True},
         )
         self.encode = function(self._encode)
-        self.encode_to_pooled = function(self._encode_to_pooled)
+        self.encode_to_pooled = function(functools.partial(self._encode, pooled_alone=True))
 
     @property
     def model(self) -> tf.keras.Model:
@@ -231,23 +231,18 @@ class ServingModule(tf.train.Checkpoint, abc.ABC):
         row_splits = tf.concat([[0], ends * seq_len], axis=0)
         return self.served.tokenizer.unknown_shares(tf.reshape(ids, [-1]), row_splits)
 
-    def _encode_to_pooled(self, input_ids, input_mask, segment_ids) -> dict:
-        inputs = self._encoder_inputs(input_ids, input_mask, segment_ids)
-        encoded = self.encoder(inputs, positions=cls_only_positions(input_ids))
-        return _float32(encoded, "pooled_output")
-
-    def _encode(self, input_ids, input_mask, segment_ids) -> dict:
-        encoded = self.encoder(self._encoder_inputs(input_ids, input_mask, segment_ids))
-        return _float32(encoded, "sequence_output", "pooled_output")
-
-    def _encoder_inputs(self, input_ids, *others) -> dict:
+    def _encode(self, input_ids, input_mask, segment_ids, pooled_alone=False) -> dict:
         seq_len, longest = tf.shape(input_ids)[1], self.encoder.config.max_position_embeddings
         message = f"seq_len must be 1 to {longest}, the rows of the position table"
         is_valid = tf.debugging.assert_positive(seq_len, message)
         is_short = tf.debugging.assert_less_equal(seq_len, longest, message)
         with tf.control_dependencies([is_valid, is_short]):  # else another op's error is unclear
             input_ids = tf.identity(input_ids)
-        return model_inputs(dict(zip(FEATURES, (input_ids, *others))))
+        inputs = model_inputs(dict(zip(FEATURES, (input_ids, input_mask, segment_ids))))
+        if pooled_alone:
+            encoded = self.encoder(inputs, positions=cls_only_positions(input_ids))
+            return _float32(encoded, "pooled_output")
+        return _float32(self.encoder(inputs), "sequence_output", "pooled_output")
 
 
 class TextModule(ServingModule):

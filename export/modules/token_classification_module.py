@@ -123,7 +123,8 @@ class TokenClassifierModule(ServingModule):
             tf.ones_like(first), tf.gather(row_ids(words), first), words.nrows()
         )
         label = tf.gather(tag.type, first)
-        return tuple(tf.RaggedTensor.from_row_lengths(x, counts) for x in (first, last, label))
+        spans = tf.RaggedTensor.from_row_lengths(first, counts, validate=False)
+        return spans, spans.with_flat_values(last), spans.with_flat_values(label)
 
 
 def _json_strings(texts: tf.Tensor) -> tf.Tensor:

@@ -84,34 +84,30 @@ def test_the_export_holds_what_a_reader_needs(exported, model_dir):
 def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified, few_functions):
     module = make_module(TASKS["classifier"])
     directory = module.served.model_dir
-    decision = Decision(temperature=0.7, min_probability=0.9999)
-    made = export(checkpoint=directory, output=str(tmp_path), decision=decision)
-    task = json.loads(Path(directory, "task.json").read_text())
-    task.update(temperature=0.7, min_probability=0.9999)
+    decided = {"temperature": 0.7, "min_probability": 0.9999}
+    made = export(checkpoint=directory, output=str(tmp_path), decision=Decision(**decided))
+    task = {**json.loads(Path(directory, "task.json").read_text()), **decided}
     assert json.loads((tmp_path / "1/assets/task.json").read_text()) == task
     described = provenance(tmp_path / "1")
     assert (described["kind"], described["task"]) == ("classifier", task)
-    rows = [{"first": "a fox runs", "second": "some dog"}, {"first": "b", "second": "c"}]
-    found = load(made).predict(rows)
-    assert [row["prediction"] for row in found] == ["unsure"] * 2
-    of_run = load(directory, temperature=0.7, min_probability=0.9999).predict(rows)
-    assert near(found, 1e-5) == of_run
     call = load_to_ask(made)
+    pairs = {"text": ["a fox runs", "b"], "text_pair": ["some dog", "c"]}
+    rows = [{"first": first, "second": second} for first, second in zip(*pairs.values())]
+    found, of_run = call("serving_default", pairs), load(directory, **decided).predict(rows)
+    assert found["label"] == [row["prediction"] for row in of_run] == ["unsure"] * 2
+    for of_row, row in zip(found["probabilities"], of_run):
+        assert near(of_row, 1e-5) == [row[f"probability_{label}"] for label in LABELS]
     lines = ask(call, {"pair": ["a fox runs ||| some dog"]})
     assert lines[1:4] == ["text: a fox runs", "text_pair: some dog", "  label: unsure"]
+    with raises_one_line("1' is an export: give the model directory that it was made from"):
+        load(str(tmp_path))
     with pytest.raises(ValueError, match="--signature=serving_default"):
         ask(call, {"text": ["[MASK]"]})
     broken = shutil.copytree(made, tmp_path / "broken")
     variables = broken / "variables/variables.data-00000-of-00001"
     variables.write_bytes(variables.read_bytes()[:999])
     with raises_one_line(r"broken' is damaged: copy or export it again: "):
-        load(str(broken))
-
-    # At another temperature the run and its export answer alike.
-    of_run, of_export = (
-        load(path, temperature=3.0, min_probability=0.0).predict(rows) for path in (directory, made)
-    )
-    assert near(of_export, 1e-5) == of_run and "unsure" not in str(of_run)
+        load_to_ask(str(broken))
     variables.unlink()
     with raises_one_line(r"broken' is damaged: copy or export it again: "):
         load_to_ask(str(broken))
@@ -119,7 +115,7 @@ def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified, few_
 
 @pytest.mark.slow
 def test_label_thresholds_of_an_export(make_module, tmp_path, few_functions):
-    """Verified in a fresh process, and asked by pipelines.predict."""
+    """Verified in a fresh process."""
     module = make_module(TASKS["multilabel"])
     directory = module.served.model_dir
     texts = {"text": ["a fox runs", "", "b"], "text_pair": ["some dog", "x", "c"]}
@@ -136,11 +132,9 @@ def test_label_thresholds_of_an_export(make_module, tmp_path, few_functions):
     lines = ask(load_to_ask(made), {"pair": ["a fox runs ||| some dog"]})
     assert f"  predicted: {', '.join(map(str, expected[0].astype(int)))}" in lines
     rows = [{"first": a, "second": b} for a, b in zip(*texts.values())]
-    of_run, halves = (directory, chosen, expected), (made, {}, likely >= 0.5)
-    for path, values, wanted in ((made, None, expected), of_run, halves):
-        found = load(path, label_thresholds=values).predict(rows)
-        named = [",".join(np.array(LABELS)[row]) for row in wanted]
-        assert [row["prediction"] for row in found] == named
+    found = load(directory, label_thresholds=chosen).predict(rows)
+    named = [",".join(np.array(LABELS)[row]) for row in expected]
+    assert [row["prediction"] for row in found] == named
 
 
 def test_a_checkpoint_is_opened_as_what_it_is(model_dir, make_module, tmp_path):

@@ -1,8 +1,8 @@
-"""Fine-tuned models (runs or exports) that predict examples."""
+"""Fine-tuned models that predict examples."""
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,17 +11,13 @@ import tensorflow as tf
 from albert_tf.checkpoints import pretrained
 from albert_tf.checkpoints.opening import OpenModel, open_model
 from albert_tf.kinds import KINDS
-from albert_tf.storage import files, versions
+from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
-from albert_tf.text.in_graph import import_tensorflow_text
 from albert_tf.text.tokenization import AlbertTokenizer
 from ...training.run import hash_of_weights
-from ..classification import ClassificationTask
-from ..reading.examples import AnyExample
 from ..reading.sequences import Sequences
 from ..reading.tables import write_table
-from ..scoring.confidence import tempered
-from ..task import Outputs, Task
+from ..task import Task
 from ..task_flags import TASKS
 from .baselines import describe_baselines, score_baselines, warn_of_baselines
 from .batches import Prediction
@@ -118,7 +114,8 @@ class FineTunedRun:
         sequences, features = prepared
         answers = self._task.answers(examples, features, self.outputs(sequences))
         shares = sequences.unknown_shares(self._task.owners(features), self._tokenizer)
-        return {**answers.columns, "unknown_share": _rounded(shares)}
+        rounded = [round(float(share), 6) for share in shares]
+        return {**answers.columns, "unknown_share": rounded}
 
 
 def score_out_of_fold(job: Finetuning, examples: list, numbers: Sequence[int]) -> None:
@@ -155,63 +152,3 @@ def score_out_of_fold(job: Finetuning, examples: list, numbers: Sequence[int]) -
         print(f"  {line}")
     warn_of_baselines(baselines, task.best_metric, metrics[task.best_metric])
     print("\n".join([*(f"predictions  {of}" for of in paths), f"results      {path}"]))
-
-
-class Export:
-    """An AnsweringModel from export.export_saved_model, whose signatures accept text."""
-
-    rows_per_part = ROWS_PER_PART
-
-    def __init__(self, opened: OpenModel, task: Task):
-        import_tensorflow_text()
-        self._loaded = versions.load_saved_model(opened.path)
-        self.identity = {"weights": hash_of_weights(opened)}
-        self._task = task
-        # The export's probabilities are final, unless the task has another temperature.
-        own = opened.task.get("temperature", 1.0)
-        self._temperature = 1.0
-        if isinstance(task, ClassificationTask):
-            self._temperature = task.answering.temperature / own
-        signatures = self._loaded.signatures
-        # Models that tag words have a signature for texts that are already split into words.
-        self._ask = signatures["words" if "words" in signatures else "serving_default"]
-        if task.columns.get("text_pair") and opened.kind == "embedder":
-            raise UserError("--text_pair_column: an export embeds single texts: name its run")
-        self._ask_unknown_share = signatures.get("unknown_share", lambda **_: {})
-
-    def prepare(self, examples: list) -> np.ndarray:
-        """Returns the indices of the examples in ascending order of length."""
-        return np.argsort([example.num_chars() for example in examples], kind="stable")
-
-    def answer(self, examples: list, prepared: np.ndarray) -> dict[str, list]:
-        """See AnsweringModel."""
-        found: Outputs = [{}] * len(examples)
-        for begin in range(0, len(prepared), _BATCH_SIZE):
-            places = prepared[begin : begin + _BATCH_SIZE]
-            inputs = _inputs([examples[place] for place in places])
-            outputs = {**self._ask(**inputs), **self._ask_unknown_share(**inputs)}
-            outputs = {name: values.numpy() for name, values in outputs.items()}
-            if self._temperature != 1:
-                outputs["probabilities"] = tempered(outputs["probabilities"], self._temperature)
-            for row, place in enumerate(places):
-                found[place] = {name: values[row] for name, values in outputs.items()}
-        columns = self._task.answers(examples, None, found).columns
-        return {**columns, "unknown_share": _rounded(row["unknown_share"] for row in found)}
-
-
-def _rounded(shares: Iterable[np.float32]) -> list[float]:
-    return [round(float(share), 6) for share in shares]
-
-
-def _inputs(examples: Sequence[AnyExample]) -> dict[str, tf.Tensor]:
-    """Returns the examples' texts as inputs for the signature of an export."""
-    rows = [example.inputs() for example in examples]
-    inputs = {}
-    for name, first in rows[0].items():
-        values = [row[name] for row in rows]
-        if not isinstance(first, str):
-            most = max(map(len, values))
-            values = [[*texts, *[""] * (most - len(texts))] for texts in values]
-        # Set the dtype, because it cannot be inferred if the texts contain no words.
-        inputs[name] = tf.constant(values, tf.string)
-    return inputs
