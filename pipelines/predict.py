@@ -228,8 +228,8 @@ def load(
       model: a run of pipelines.finetune, one of its seeds, or a pre-trained model.
       columns: dict mapping fields such as "text" to keys of the rows, if they differ from
         fine-tuning. A RACE model needs {"text_pair": "question"}, as RACE's files have no columns.
-      decision: `temperature`, `min_probability`, `label_thresholds` (dict that maps labels to
-        probabilities) or `null_threshold`; see the flags. Default: the model's values.
+      decision: `min_probability`, `label_thresholds` (dict that maps labels to probabilities) or
+        `null_threshold`; see the flags. Default: the model's values.
 
     Raises a UserError if the model is not found, or an argument does not apply to it.
     """

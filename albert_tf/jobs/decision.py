@@ -11,8 +11,6 @@ from albert_tf.answering.classes import UNSURE
 from albert_tf.storage.errors import UserError
 from .settings import numbers_by_label, setting
 
-TEMPERATURES = (0.1, 20.0)  # below 0.1 float32 loses small probabilities
-
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
@@ -21,12 +19,6 @@ class Decision:
     `label_thresholds` maps labels to their minimum probability, or is the flag's text.
     """
 
-    temperature: float | None = setting(
-        flags.DEFINE_float,
-        "A classifier's logits are divided by this value. Values above 1 make probabilities less "
-        "extreme. Fine-tuning prints the best value on dev. Default: the export's value, else 1.",
-        None,
-    )
     min_probability: float | None = setting(
         flags.DEFINE_float,
         "A classifier predicts `unsure` if the probability of its best label is lower. Fine-tuning "
@@ -68,9 +60,8 @@ class Decision:
             if is_multilabel:
                 given[name] = _thresholds(value, task["labels"])
                 continue
-            low, high = TEMPERATURES if name == "temperature" else (0, 1)
-            if not low <= value <= high:
-                raise UserError(f"--{name}={value}: expected a number from {low:g} to {high:g}")
+            if not 0 <= value <= 1:
+                raise UserError(f"--{name}={value}: expected a number from 0 to 1")
         if self.min_probability and UNSURE in task["labels"]:
             raise UserError(f"--min_probability: {UNSURE!r} is a label of this model: omit it")
         return {**task, **given}

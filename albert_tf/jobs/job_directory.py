@@ -122,7 +122,7 @@ def claim(model_dir: str, settings: dict) -> None:
 def describe_difference(theirs: dict, ours: dict) -> str:
     """Describes the settings that differ between two runs; returns "" if all are equal.
 
-    A setting inside another is named by both, such as task.temperature. At most five are named.
+    A setting inside another is named by both, such as task.min_probability. At most five are named.
     """
     found = list(_differing(theirs, json.loads(json.dumps(ours))))  # tuples as lists, as in a file
     more = f"; and {len(found) - 5} more" * (len(found) > 5)

@@ -19,8 +19,7 @@ class AnswersModule(TextModule):
         """See ServingModule.answer. Probabilities are float64 as in predict, for equal labels."""
         task, outputs = self.served.task, self.signatures["serving_default"].outputs
         logits = self.model.classifier(self.encode_to_pooled(**tokens)["pooled_output"])
-        logits = tf.cast(logits, tf.float64) / task.get("temperature", 1.0)
-        found = KINDS[self.served.kind].answers(logits)
+        found = KINDS[self.served.kind].answers(tf.cast(logits, tf.float64))
         answers = {name: tf.cast(values, tf.float32) for name, values in found.items()}
         if "label" in outputs:
             least = task.get("min_probability", 0.0)

@@ -22,9 +22,9 @@ from .reading.examples import AnyExample, id_and_label
 from .reading.sequences import Encoder, Packed
 from .reading.split_report import describe_labels, describe_texts
 from .reading.tables import Row, as_label, as_number, read_rows, write_table
-from .scoring.confidence import confidence
 from .scoring.figures import MOST_LABELS, draw_confusion_matrix
 from .scoring.metrics import METRICS, figures_of_labels, intervals, rounded_down
+from .scoring.thresholds import thresholds
 from .scoring.word_baseline import answers_from_words, constant_answers, sampled_places
 from .task import Answers, Columns, Description, Files, Outputs, Task, final_answers
 
@@ -66,7 +66,6 @@ class Example(AnyExample):
 class Answering:
     """How probabilities become answers. See Decision, and ClassificationTask.answers (`top_k`)."""
 
-    temperature: float = 1.0
     min_probability: float = 0.0
     label_thresholds: Mapping[str, float] = dataclasses.field(default_factory=dict)
     top_k: int = 5
@@ -254,7 +253,7 @@ class ClassificationTask(LabelledTask):
         columns = id_and_label(examples, self.as_cell)
         exact: dict[str, Any] = {"part": [example.part for example in examples]}
         answers = KINDS[self.description().model["kind"]].answers
-        probabilities = final_answers(answers, features, outputs, self.answering.temperature)
+        probabilities = final_answers(answers, features, outputs)
         if self.is_regression:
             numbers = [*probabilities.astype(np.float32)]
             # Use the shortest decimal number that rounds to the same float32.
@@ -360,21 +359,25 @@ class ClassificationTask(LabelledTask):
         return counts
 
     def details(self, examples: list[Example], answers: Answers) -> dict:
-        """See Task.details: intervals, metrics per label, calibration and confusion matrix.
+        """See Task.details: intervals, metrics per label, thresholds and confusion matrix.
 
-        The matrix is omitted if there are many labels. Like the metrics without a suffix, the
-        details are computed on examples without a `part`.
+        The matrix is omitted if there are many labels, and the thresholds if all predictions are
+        equal and some are wrong. Like the metrics without a suffix, the details are computed on
+        examples without a `part`.
         """
         chosen = [i for i, example in enumerate(examples) if not example.part]
         if not chosen or not _has_one_label(examples):
             return {}
         counts = self._confusion(row for row in answers.rows() if not row["part"])
-        of_labels = self.label_array([examples[i] for i in chosen])
+        probabilities = answers.exact["probabilities"][chosen]
+        predictions = probabilities.argmax(axis=1)
+        right = predictions == self.label_array([examples[i] for i in chosen])
+        varies = np.ptp(predictions) > 0 or right.all()
         is_small = len(self.labels) <= MOST_LABELS
         return {
             "intervals": intervals(counts, self.metrics),
             "labels": figures_of_labels(counts, self.labels),
-            "confidence": confidence(of_labels, answers.exact["probabilities"][chosen]),
+            **({"thresholds": thresholds(probabilities.max(axis=1), right)} if varies else {}),
             **({"confusion": counts.tolist()} if is_small else {}),
         }
 

@@ -16,8 +16,8 @@ from albert_tf.text.in_graph import on_host
 from .classification import ClassificationTask, Example
 from .reading.split_report import describe_labels, describe_texts
 from .reading.tables import as_label, as_text
-from .scoring.confidence import label_thresholds
 from .scoring.metrics import METRICS, intervals_of_sets
+from .scoring.thresholds import label_thresholds
 from .task import Answers, Columns, Description, Files
 
 # Matches a list, tuple, set or dict of Python, JSON or NumPy; not [BUG],[UI] or (1) Billing (net).

@@ -242,19 +242,18 @@ def final_answers(
     answers: Callable[[tf.Tensor], dict[str, tf.Tensor]],
     features: list | None,
     outputs: Outputs,
-    temperature: float = 1.0,
 ) -> np.ndarray:
     """Returns the probabilities or numbers of the examples, float64 [n, ...]; see Task.answers.
 
-    For a run, `answers` (see Kind) computes them from the logits divided by `temperature`. The
-    outputs of an export are final.
+    For a run, `answers` (see Kind) computes them from the logits. The outputs of an export are
+    final.
     """
     if features is None:
         name = "value" if "value" in outputs[0] else "probabilities"
         return np.stack([output[name] for output in outputs]).astype(np.float64)
     logits = np.stack([output["logits"] for output in outputs]).astype(np.float64)
     with on_host():
-        [values] = answers(tf.constant(logits / temperature)).values()
+        [values] = answers(tf.constant(logits)).values()
     return values.numpy()
 
 

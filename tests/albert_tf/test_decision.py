@@ -10,14 +10,17 @@ MULTILABEL = {**CLASSIFIER, "kind": "multilabel"}
 @pytest.mark.parametrize(
     ("task", "values", "message"),
     [
-        (CLASSIFIER, {"temperature": 0.0}, "--temperature=0.0: expected a number from 0.1 to 20"),
-        (CLASSIFIER, {"temperature": float("nan")}, "--temperature=nan: expected a number"),
+        (CLASSIFIER, {"min_probability": float("nan")}, "--min_probability=nan: expected a numb"),
         (CLASSIFIER, {"min_probability": 80}, "--min_probability=80: expected a number from 0 to"),
         (CLASSIFIER, {"label_thresholds": "a=1"}, "for models that choose several labels per row"),
-        (MULTILABEL, {"temperature": 1.5}, "--temperature is for models that choose one label"),
+        (
+            MULTILABEL,
+            {"min_probability": 0.5},
+            "--min_probability is for models that choose one label",
+        ),
         ({"kind": "regressor"}, {"min_probability": 0.5}, "is for models that choose one label"),
         (CLASSIFIER, {"null_threshold": 0.0}, "--null_threshold is for models that answer questio"),
-        ({}, {"temperature": 1.5}, "is for models that choose one label: omit it"),
+        ({}, {"min_probability": 0.5}, "is for models that choose one label: omit it"),
         ({**CLASSIFIER, "labels": ["unsure"]}, {"min_probability": 0.5}, "'unsure' is a label"),
         (MULTILABEL, {"label_thresholds": "a=0.2,x=1"}, "unknown label 'x'; the model has 'a', 'b"),
         (MULTILABEL, {"label_thresholds": "a=1,d=e=0,a=1"}, "'a' is there twice"),
@@ -38,6 +41,5 @@ def test_values_of_a_model():
     task = decision.apply(MULTILABEL)
     assert task == {**MULTILABEL, "label_thresholds": thresholds}
     assert Decision(label_thresholds=thresholds).apply(MULTILABEL) == task
-    exported = Decision(temperature=2.0, min_probability=0.5).apply(CLASSIFIER)
-    again = Decision(min_probability=0.0).apply(exported)
-    assert decided(again) == {"temperature": 2.0, "min_probability": 0.0}
+    exported = Decision(min_probability=0.5).apply(CLASSIFIER)
+    assert decided(Decision(min_probability=0.0).apply(exported)) == {"min_probability": 0.0}

@@ -55,7 +55,7 @@ def test_versions_that_a_run_began_with(tmp_path, capsys, monkeypatch):
 
 def test_settings_inside_settings_are_named():
     theirs = {"seed": 1, "task": {"kind": "classifier", "labels": [*"abcdefgh"] * 20}}
-    ours = {"seed": 1, "task": {**theirs["task"], "temperature": 0.7}}
-    assert describe_difference(theirs, ours) == "task.temperature None there, 0.7 here"
+    ours = {"seed": 1, "task": {**theirs["task"], "min_probability": 0.7}}
+    assert describe_difference(theirs, ours) == "task.min_probability None there, 0.7 here"
     many = describe_difference({}, dict.fromkeys("abcdefg", 1))
     assert many.startswith("a None there, 1 here; b ") and many.endswith("; and 2 more")

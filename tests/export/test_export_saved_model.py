@@ -84,7 +84,7 @@ def test_the_export_holds_what_a_reader_needs(exported, model_dir):
 def test_a_classifier_that_may_be_unsure(make_module, tmp_path, unverified, few_functions):
     module = make_module(TASKS["classifier"])
     directory = module.served.model_dir
-    decided = {"temperature": 0.7, "min_probability": 0.9999}
+    decided = {"min_probability": 0.9999}
     made = export(checkpoint=directory, output=str(tmp_path), decision=Decision(**decided))
     task = {**json.loads(Path(directory, "task.json").read_text()), **decided}
     assert json.loads((tmp_path / "1/assets/task.json").read_text()) == task

@@ -73,12 +73,6 @@ def test_unsure_rows_are_counted_apart(tuned, table, tmp_path):
     assert found["metrics"]["accuracy"] == pytest.approx(accuracy)
     low, high = found["intervals"]["accuracy"]
     assert low < accuracy < high and found["intervals"].keys() == {"accuracy", "macro_f1"}
-    warm = Decision(temperature=2.5, min_probability=0.0)
-    predict(seed, table / "dev.tsv", tmp_path / "warm.csv", decision=warm)
-    found = rows, read(tmp_path / "warm.csv")
-    odds = (np.array([float(row["probability_river"]) for row in of]) for of in found)
-    likely, tempered = (np.log(of / (1 - of)) for of in odds)
-    np.testing.assert_allclose(tempered, likely / 2.5, atol=1e-3)
 
 
 def test_the_best_seed_of_a_run_is_taken(tmp_path):

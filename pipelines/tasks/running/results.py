@@ -9,8 +9,8 @@ from typing import Any
 import tensorflow as tf
 
 from albert_tf.storage import files
-from ..scoring.confidence import describe_confidence, describe_label_thresholds
 from ..scoring.metrics import describe_figures_of_labels
+from ..scoring.thresholds import describe_label_thresholds, describe_thresholds
 from .baselines import describe_baselines, warn_of_baselines
 
 RESULTS_FILE = "results.json"
@@ -84,10 +84,8 @@ def describe_details(details: Mapping[str, dict], seed: int | str) -> list[str]:
     if labels:
         lines = describe_figures_of_labels(labels, f"labels of seed {seed}")
         chosen = describe_label_thresholds(labels)
-    if "thresholds" in (found := details.get("confidence", {})):
-        chosen = describe_confidence(found)
-    elif found:
-        lines.append("not calibrated: all predictions are equal")
+    if "thresholds" in details:
+        chosen = describe_thresholds(details["thresholds"])
     if chosen:
         lines.append(f"chosen for seed {seed} on these rows: expect lower values on others")
     return lines + chosen

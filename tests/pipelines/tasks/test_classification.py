@@ -116,7 +116,7 @@ def test_figures_and_predictions_of_labels(train, tmp_path):
     assert details["labels"]["good"]["recall"] == 0.5
     assert details["intervals"].keys() == figures.keys()
     assert all(low <= figures[name] <= high for name, (low, high) in details["intervals"].items())
-    assert details["confidence"]["thresholds"] == {}, "of four rows"
+    assert details["thresholds"] == {}, "of four rows"
     assert task.intervals(answers.rows()) == details["intervals"]
     task.answering = Answering(min_probability=0.6)
     assert task.intervals({**row, "prediction": "unsure"} for row in answers.rows()) == {}
