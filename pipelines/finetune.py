@@ -63,9 +63,9 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "init_checkpoint",
         None,
-        "Initial weights: a model directory, one of its checkpoints, an exported SavedModel, or a "
-        "published model (hf://OWNER/NAME@COMMIT, or a URL of TF-Hub or Kaggle). A published model "
-        "is converted to OUTPUT_DIR/.initial_model. Without this flag, the weights are random, and "
+        "Initial weights: a model directory, one of its checkpoints, or a published model "
+        "(hf://OWNER/NAME@COMMIT, or a URL of TF-Hub or Kaggle). A published model is converted to "
+        "OUTPUT_DIR/.initial_model. Without this flag, the weights are random, and "
         "--albert_config and --spm_model_file are required.",
     )
     flags.DEFINE_string(

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import tensorflow as tf
 
-from albert_tf.checkpoints import google, hub, huggingface, model_directory, saved_model
+from albert_tf.checkpoints import google, hub, huggingface, model_directory
 from albert_tf.checkpoints.sentence_transformers import MODULES_FILE, read_task
 from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS, Kind
@@ -61,11 +61,9 @@ class OpenModel:
         if not self.is_fine_tuned:
             _check_finished(self.directory)
             return {}
-        is_export = self.format == EXPORT
-        directory = os.path.join(self.path, "assets") if is_export else self.directory
-        file = os.path.join(directory, model_directory.TASK_FILE)
+        file = os.path.join(self.directory, model_directory.TASK_FILE)
         if not tf.io.gfile.exists(file):
-            return _derive_task(directory, self.has_pairs)
+            return _derive_task(self.directory, self.has_pairs)
         task = files.read_json(file)
         if task.get("kind") not in KINDS:
             raise UserError(
@@ -142,11 +140,10 @@ def _find(path: str) -> OpenModel | None:
     names = files.names_in(path)
     is_saved_model = "saved_model.pb" in names or any(map(str.isdigit, names))
     if is_saved_model and (export := versions.newest_saved_model(path)):
-        prefix, assets = saved_model.variables_prefix(export), os.path.join(export, "assets")
-        has_task = tf.io.gfile.exists(os.path.join(assets, model_directory.TASK_FILE))
-        if has_task or tf.io.gfile.exists(os.path.join(export, files.PROVENANCE_FILE)):
-            return OpenModel(export, EXPORT, export, prefix, has_task)
-        return OpenModel(export, GOOGLE, assets, prefix)
+        prefix = os.path.join(export, "variables", "variables")
+        assets = os.path.join(export, "assets")
+        is_ours = tf.io.gfile.exists(os.path.join(export, files.PROVENANCE_FILE))
+        return OpenModel(export, EXPORT if is_ours else GOOGLE, assets, prefix)
     has_task = model_directory.TASK_FILE in names
     has_their_config = huggingface.CONFIG_FILE in names
     if has_their_config and huggingface.SAFETENSORS_FILE in names:

@@ -5,8 +5,8 @@ import warnings
 
 import tensorflow as tf
 
-from albert_tf.checkpoints import google, huggingface, model_directory, name_map, saved_model
-from albert_tf.checkpoints.opening import ALBERT_TF, EXPORT, GOOGLE, OpenModel, open_model
+from albert_tf.checkpoints import google, huggingface, model_directory, name_map
+from albert_tf.checkpoints.opening import ALBERT_TF, GOOGLE, HUGGINGFACE, OpenModel, open_model
 from albert_tf.config import AlbertConfig
 from albert_tf.kinds import KINDS
 from albert_tf.models import AlbertForPreTraining
@@ -34,19 +34,14 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
     Hugging Face's config.json, in the order of the logits.
 
     Args:
-      path: see open_model. From an export, only the encoder is loaded. An embedder has no
-        other weights.
+      path: see open_model.
 
     Returns the model (an AlbertForPreTraining or the class of the task) and its tokenizer. Raises a
     UserError if `path` is no model, or if it has no vocabulary.
     """
-    opened = open_model(path)
+    opened = open_model(path, [ALBERT_TF, HUGGINGFACE, GOOGLE])
     model, tokenizer, notes, _ = load(opened, allow_missing=HEADS)
-    if opened.format == EXPORT:  # which may be made for another length than that of training
-        provenance = files.read_json(os.path.join(opened.path, files.PROVENANCE_FILE))
-        model.trained_length = provenance["max_seq_length"]
-    else:
-        model.trained_length = model_directory.trained_length(opened.directory, model.config)
+    model.trained_length = model_directory.trained_length(opened.directory, model.config)
     for note in notes:
         warnings.warn(f"{opened.path}: {note}", stacklevel=2)
     return model, tokenizer
@@ -55,7 +50,7 @@ def from_pretrained(path: str | os.PathLike) -> tuple[tf.keras.Model, AlbertToke
 def load(
     opened: OpenModel, tokenizer: AlbertTokenizer | None = None, allow_missing: str | None = None
 ) -> tuple[tf.keras.Model, AlbertTokenizer, list[str], str]:
-    """Loads a model, or the encoder of an export, without embedded rows beyond the vocabulary.
+    """Loads a model without embedded rows beyond the vocabulary.
 
     `tokenizer` replaces the model's own. For `allow_missing`, which applies to pre-trained models
     of other formats, see `name_map.to_ours`.
@@ -64,16 +59,6 @@ def load(
     variables, which are randomly initialised.
     """
     notes: list[str] = []
-    if opened.format == EXPORT:
-        config, tokenizer = saved_model.read_config_and_tokenizer(opened.path)
-        is_whole = opened.is_fine_tuned and not KINDS[opened.kind].our_head  # an embedder
-        model = create_model(config, opened.task if is_whole else {})
-        model.create_variables()
-        saved_model.restore_encoder(model.encoder, opened.path)
-        if is_whole:
-            return model, tokenizer, [], ""
-        model.mark_missing("masked_lm/")
-        return model, tokenizer, ["an export, so the heads are freshly initialised"], ""
     if opened.format == ALBERT_TF:
         model = create_model(opened.config, opened.task)
         model.create_variables()

@@ -188,23 +188,15 @@ class SquadTask(Task):
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers. Columns: text ("" for no answer), score, and null odds (2.0 only)."""
         columns = id_and_label(examples, lambda question: [text for text, _ in question.answers])
-        exact: dict[str, list] = {}
-        if features is None:
-            texts = [output["answer"].decode() for output in outputs]
-            scores = [float(output["score"]) for output in outputs]
-            null_odds = [float(output["no_answer_score"]) for output in outputs]
-        else:
-            contexts = [question.context for question in examples]
-            limits = (self.max_answer_length, self.n_best_size)
-            found = [*find_answers(contexts, features, outputs, *limits)]
-            scores, null_odds = [a.score for a in found], [a.null_odds for a in found]
-            threshold = self.null_threshold if self.may_be_impossible else np.inf
-            texts = ["" if answer.null_odds > threshold else answer.text for answer in found]
-            exact["candidates"] = [answer.candidates for answer in found]
-        columns.update(prediction=texts, score=scores)
+        contexts = [question.context for question in examples]
+        limits = (self.max_answer_length, self.n_best_size)
+        found = [*find_answers(contexts, features or [], outputs, *limits)]
+        threshold = self.null_threshold if self.may_be_impossible else np.inf
+        texts = ["" if answer.null_odds > threshold else answer.text for answer in found]
+        columns.update(prediction=texts, score=[answer.score for answer in found])
         if self.may_be_impossible:
-            columns["null_odds"] = null_odds
-        return Answers(columns, exact)
+            columns["null_odds"] = [answer.null_odds for answer in found]
+        return Answers(columns, {"candidates": [answer.candidates for answer in found]})
 
     def score(self, rows: Iterable[dict]) -> dict[str, float]:
         """Computes squad_metrics.score_v1, or score_v2 at null_threshold, in per cent.

@@ -199,7 +199,8 @@ class Task(abc.ABC):
         """Converts a model's outputs to answers.
 
         `outputs` contains one dict per feature, in order. Arrays [L, ...] may be padded. If
-        `features` is None, the outputs come from an export, with one dict per example.
+        `features` is None, they are the final outputs of a classifier or regressor that was
+        exported, with one dict per example.
         """
 
     @abc.abstractmethod

@@ -15,7 +15,6 @@ from albert_tf import losses
 from albert_tf.answering.classes import best_tags
 from albert_tf.kinds import DOC_STRIDE
 from albert_tf.storage import files
-from albert_tf.storage.errors import UserError
 from albert_tf.text.entities import OUTSIDE, Tag, are_entity_tags, find_entities
 from albert_tf.text.in_graph import on_host
 from .labelled_task import LabelledTask
@@ -167,10 +166,7 @@ class TokenClassificationTask(LabelledTask):
 
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers and token_rows."""
-        if features is None:
-            tagged = [_tagged_by_export(*pair) for pair in zip(examples, outputs)]
-        else:
-            tagged = self._tagged(examples, features, outputs)
+        tagged = self._tagged(examples, features or [], outputs)
         columns = columns_of(examples, tagged, self.marks_entities)
         return Answers(columns, {"example": examples, "tagged": tagged})
 
@@ -232,15 +228,3 @@ def _num_widened(example: TokenExample) -> int:
     starts, ends = ({bounds[side] for bounds in example.spans} for side in (0, 1))
     spans = example.entities or ()
     return sum(start not in starts or end not in ends for start, end, _ in spans)
-
-
-def _tagged_by_export(example: TokenExample, output: dict[str, np.ndarray]) -> Tagged:
-    number = len(example.words)
-    # The export returns empty labels for words beyond its length limit.
-    if b"" in output["labels"][:number]:
-        raise UserError(
-            f"a row of {number:,} words exceeds the length limit of exports: split it, or predict "
-            "with the run itself"
-        )
-    tags = [label.decode() for label in output["labels"][:number]]
-    return tags, output["probabilities"][:number]

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from albert_tf.checkpoints import hub, model_directory, saved_model
+from albert_tf.checkpoints import hub, model_directory
 from albert_tf.checkpoints.conversion import published_model
-from albert_tf.checkpoints.opening import ALBERT_TF, EXPORT, OpenModel, open_model
+from albert_tf.checkpoints.opening import ALBERT_TF, OpenModel, open_model
 from albert_tf.config import AlbertConfig
 from albert_tf.jobs import job_directory
 from albert_tf.storage import files
@@ -90,11 +90,8 @@ def initial_path(init_checkpoint: str, run_directory: str, strategy: str) -> str
 
 
 def read_initial_model(init_checkpoint: str) -> InitialModel:
-    """Reads a model directory, a checkpoint, or the newest version of an export."""
-    opened = open_model(init_checkpoint, [ALBERT_TF, EXPORT], parts=True)
-    if opened.format == EXPORT:
-        config, tokenizer = saved_model.read_config_and_tokenizer(opened.path)
-        return InitialModel(config, tokenizer, opened, config.max_position_embeddings)
+    """Reads a model directory or one of its checkpoints."""
+    opened = open_model(init_checkpoint, [ALBERT_TF], parts=True)
     if opened.is_fine_tuned:
         # A run starts from the newest checkpoint, even if there is a better one.
         _, newest = model_directory.find_checkpoint(opened.path)
@@ -105,7 +102,7 @@ def read_initial_model(init_checkpoint: str) -> InitialModel:
 
 
 def hash_of_weights(opened: OpenModel) -> str:
-    """Returns a hash of the weights of a checkpoint or export, independent of its path."""
+    """Returns a hash of the weights of a checkpoint, independent of its path."""
     # The index file contains a checksum of each variable.
     return files.sha256(opened.checkpoint + ".index")[:16]
 

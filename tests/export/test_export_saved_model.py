@@ -210,9 +210,7 @@ def test_another_export_gets_the_next_version(
     assert versions.existing(str(tmp_path / "absent")) == []
 
 
-def test_every_reader_accepts_versions_and_their_directory(
-    exported, loaded, tmp_path, capsys, monkeypatch
-):
+def test_who_reads_versions_and_their_directory(exported, loaded, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(tf.saved_model, "load", lambda _: loaded)
     for version in (9, 10):
         shutil.copytree(exported, tmp_path / f"exports/{version}")
@@ -223,9 +221,10 @@ def test_every_reader_accepts_versions_and_their_directory(
         given, expected = f"{tmp_path}/{path}", str(tmp_path / f"exports/{expected}")
         load_to_ask(given)
         assert capsys.readouterr().out == f"{expected} answers\n"
-        assert open_model(given).path == read_initial_model(given).weights.path == expected
-        with pytest.warns(UserWarning, match=f"{expected}: an export"):
-            albert_tf.from_pretrained(given)
+        assert open_model(given).path == expected
+        for read in (albert_tf.from_pretrained, read_initial_model):
+            with pytest.raises(ValueError, match=f"'{expected}' is an export: give the model dir"):
+                read(given)
 
 
 def test_what_is_not_verified_or_appears_meanwhile(model_dir, tmp_path, stub, monkeypatch):

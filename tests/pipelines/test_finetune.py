@@ -11,7 +11,6 @@ import tensorflow as tf
 import albert_tf
 from albert_tf.checkpoints import model_directory
 from albert_tf.text.tokenization import AlbertTokenizer
-from export.export_saved_model import export
 from pipelines import finetune as finetune_lib
 from pipelines.tasks.classification import ClassificationTask
 from pipelines.tasks.reading import dev_split, split_report
@@ -358,20 +357,6 @@ def test_one_line_for_wrong_flags(table, pretrained, tmp_path):
     for line, message in zip(lines, cases.values()):
         assert line.startswith("error: ") and message in line
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["pretraining", "encoder"])
-def test_it_begins_with_an_exported_model(table, pretrained, tmp_path, kind):
-    paths = {"checkpoint": str(pretrained), "output": str(tmp_path / "exported")}
-    exported = export(**paths, kind=kind, max_seq_length=48)
-    ours = finetune(table, exported, tmp_path / "a", num_train_steps=10)
-    theirs = finetune(table, pretrained, tmp_path / "b", num_train_steps=10)
-    assert ours == theirs
-    assert_same_bits(tmp_path / "a/seed_1", tmp_path / "b/seed_1")
-    shutil.rmtree(f"{exported}/assets")
-    with pytest.raises(ValueError, match=r"without assets/albert_config\.json"):
-        finetune(table, exported, tmp_path / "c", num_train_steps=10)
 
 
 @pytest.mark.parametrize(

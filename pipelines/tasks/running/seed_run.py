@@ -12,8 +12,7 @@ import tensorflow as tf
 from absl import flags
 
 from albert_tf import optimization
-from albert_tf.checkpoints import model_directory, saved_model
-from albert_tf.checkpoints.opening import EXPORT
+from albert_tf.checkpoints import model_directory
 from albert_tf.jobs import program
 from albert_tf.jobs.settings import setting
 from albert_tf.storage import files
@@ -248,9 +247,7 @@ def _create_model(
             settings.weight_decay,
             settings.adamw_bias_correction,
         )
-    if initial and initial.format == EXPORT:
-        saved_model.restore_encoder(model.encoder, initial.path)
-    elif initial:
+    if initial:
         model_directory.restore_encoder(model.encoder, initial.checkpoint)
     return model, optimizer
 

@@ -25,7 +25,8 @@ def paths(tmp_path_factory, pretrained, tuned):
     for file in (place / "hub/1/assets").glob("model.ckpt-best.*"):
         file.rename(place / "hub/1/variables" / file.name.replace("model.ckpt-best", "variables"))
     shutil.copytree(place / "hub/1", place / "export/2")
-    shutil.copy(tuned / "seed_1/task.json", place / "export/2/assets")
+    (place / "export/2/assets.extra").mkdir()
+    (place / "export/2/assets.extra/export.json").touch()
     return {"ours": pretrained, "seed": tuned / "seed_1", **{p.name: p for p in place.iterdir()}}
 
 
@@ -37,7 +38,7 @@ def paths(tmp_path_factory, pretrained, tuned):
         ("huggingface", HUGGINGFACE, "pretraining", "model.safetensors"),
         ("google", GOOGLE, "pretraining", "model.ckpt-best"),
         ("hub", GOOGLE, "pretraining", "1/variables/variables"),
-        ("export", EXPORT, "classifier", "2/variables/variables"),
+        ("export", EXPORT, "pretraining", "2/variables/variables"),
     ],
 )
 def test_what_a_path_is(paths, name, form, kind, inside):

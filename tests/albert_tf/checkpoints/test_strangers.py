@@ -1,18 +1,13 @@
 """Weights and vocabularies of strangers: hostile files run nothing."""
 
-import dataclasses
-import json
 import shutil
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-import albert_tf
-from albert_tf.checkpoints import google, saved_model
+from albert_tf.checkpoints import google
 from albert_tf.text.tokenization import AlbertTokenizer
 from tests.albert_tf.checkpoints.test_name_map import make_model, write
-from tests.vocabularies import unrecorded
 
 
 @pytest.fixture(scope="module")
@@ -28,72 +23,6 @@ def test_several_checkpoints(tmp_path, trained):
         google.find(str(tmp_path))
     prefix = str(tmp_path / "model.ckpt-2")
     assert google.find(prefix) == (prefix, str(tmp_path))
-
-
-@pytest.fixture(scope="module")
-def hostile_export(tmp_path_factory, trained, tiny_vocabulary):
-    """The files of an export around a graph that writes a file of its choice when it is run."""
-    directory = tmp_path_factory.mktemp("hostile")
-    tokenizer = AlbertTokenizer(unrecorded(tiny_vocabulary, directory), False, True)
-    config = dataclasses.replace(trained.config, vocab_size=tokenizer.vocab_size)
-    model = albert_tf.AlbertForPreTraining(config)
-    model.create_variables()
-
-    class Hostile(tf.train.Checkpoint):
-        @tf.function(input_signature=[])
-        def tokenization_info(self):
-            written = tf.io.write_file(str(directory / "of_its_choice"), "x")
-            with tf.control_dependencies([written]):
-                return {"do_lower_case": tf.constant(False)}
-
-    module = Hostile()
-    module.variables = list(model.encoder.variables)
-    path = directory / "1"
-    tf.saved_model.save(module, str(path), {"tokenization_info": module.tokenization_info})
-    tokenizer.save(str(path / "assets"))
-    config.write(str(path / "assets/albert_config.json"))
-    (path / "assets.extra").mkdir()
-    settings = {"do_lower_case": False, "keep_accents": True, "latex_quotes": False}
-    provenance = json.dumps({**settings, "max_seq_length": 8})
-    (path / "assets.extra/export.json").write_text(provenance)
-    return path, model
-
-
-def test_an_export_gives_its_encoder_and_no_function_of_it_is_run(hostile_export):
-    path, model = hostile_export
-    with pytest.warns(UserWarning, match="the heads are freshly initialised"):
-        again, tokenizer = albert_tf.from_pretrained(path)
-    assert again.config == model.config and tokenizer.settings == (False, True, False)
-    np.testing.assert_equal(again.encoder.get_weights(), model.encoder.get_weights())
-    assert not (path.parent / "of_its_choice").exists()
-    with pytest.raises(ValueError, match="masked LM has random weights"):
-        albert_tf.SentenceScorer(again, tokenizer)
-    albert_tf.TextEmbedder(again, tokenizer)
-
-
-def test_an_export_of_an_embedder_is_loaded_whole(hostile_export, tmp_path):
-    path, model = hostile_export
-    shutil.copytree(path, tmp_path / "1")
-    task = {"task": "embedding", "kind": "embedder", "pooling": "cls", "max_seq_length": 16}
-    (tmp_path / "1/assets/task.json").write_text(json.dumps(task))
-    again, tokenizer = albert_tf.from_pretrained(tmp_path / "1")
-    np.testing.assert_equal(again.encoder.get_weights(), model.encoder.get_weights())
-    batch = tokenizer(["one", "a river " * 9], max_length=8)
-    found = albert_tf.TextEmbedder(again, tokenizer)(["one", "a river " * 9])
-    expected = model.encoder(batch)["sequence_output"][:, 0]
-    np.testing.assert_allclose(found, tf.math.l2_normalize(expected, axis=1), atol=1e-5)
-
-
-def test_damaged_exports(hostile_export, tmp_path):
-    path, model = hostile_export
-    path = shutil.copytree(path, tmp_path / "export")
-    (path / "assets.extra/export.json").unlink()
-    with pytest.raises(ValueError, match=r"SavedModel without assets.extra/export.json"):
-        saved_model.read_config_and_tokenizer(str(path))
-    for file in (path / "variables").iterdir():
-        file.write_bytes(file.read_bytes()[:99])
-    with pytest.raises(ValueError, match=r"does not hold its config.s weights"):
-        saved_model.restore_encoder(model.encoder, str(path))
 
 
 def proto_field(number, data):
