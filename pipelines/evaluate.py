@@ -2,10 +2,10 @@
 
 Prints masked-LM loss and accuracy of all predictions, and of those at [MASK] alone. The baseline
 always predicts the most frequent piece. Prints sentence-order accuracy with 95 % intervals,
-separately for pairs at the start of a document and for pairs inside documents. Three baseline
-classifiers see only sentence lengths, only the first words of each part, or only the word overlap
-at the ends of the parts. If a model beats all three, it must be comparing the two parts. The masks
-are the same in all calls. The metrics are also saved in MODEL_DIR/evaluations.
+separately for pairs at the start of a document and for pairs inside documents. Two baseline
+classifiers see only the first words of each part, or only the word overlap at the ends of the
+parts. If a model beats both, it must be comparing the two parts. The masks are the same in all
+calls. The metrics are also saved in MODEL_DIR/evaluations.
 
 Examples:
   python -m pipelines.evaluate --checkpoint=runs/base --record_dir=records
@@ -187,11 +187,11 @@ def report(result: dict) -> str:
             f"    {kind:<14}{100 * figures['accuracy']:.2f} % of {figures['pairs']:,}, 95 % "
             f"interval {100 * low:.2f} to {100 * high:.2f} %"
         )
-        if "lengths_accuracy" in figures:
+        if "words_accuracy" in figures:
             lines.append(
-                f"    baselines     {100 * figures['lengths_accuracy']:.2f} % from lengths alone, "
-                f"{100 * figures['words_accuracy']:.2f} % from the words that each part begins "
-                f"with, {100 * figures['overlap_accuracy']:.2f} % from the overlap of words"
+                f"    baselines     {100 * figures['words_accuracy']:.2f} % from the words that "
+                f"each part begins with, {100 * figures['overlap_accuracy']:.2f} % from the "
+                "overlap of words"
             )
     return "\n".join(lines)
 

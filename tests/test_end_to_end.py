@@ -50,7 +50,7 @@ def test_training_learns_and_leaves_curves(work, model_dir):
 
 def test_evaluation(work, model_dir):
     out, _ = run("pipelines.evaluate", f"--checkpoint={model_dir}", f"--record_dir={work}/records")
-    assert "masked LM" in out and "95 % interval" in out and "from lengths alone" in out
+    assert "masked LM" in out and "95 % interval" in out and "from the overlap of words" in out
     [kept] = (model_dir / "evaluations").glob("*-heldout-sop-*.json")
     result = json.loads(kept.read_text())
     assert result["examples"] > 20

@@ -10,13 +10,7 @@ from absl import flags
 from albert_tf.jobs.settings import setting
 from albert_tf.text.tokenization import AlbertTokenizer
 from .masking import mask_ngrams
-from .sentence_pairs import (
-    SENTENCE_OBJECTIVES,
-    SentenceObjective,
-    choose_pairs,
-    lay_out,
-    length_features,
-)
+from .sentence_pairs import SENTENCE_OBJECTIVES, SentenceObjective, choose_pairs, lay_out
 
 # Version of the random draws. Increase it by one whenever a code change alters the draws for the
 # same seed and the same text or records. Runs, record jobs and evaluations store it, so that
@@ -79,21 +73,16 @@ class ExampleOptions:
 
 
 def example_maker(
-    options: ExampleOptions, tokenizer: AlbertTokenizer, with_lengths: bool = False
+    options: ExampleOptions, tokenizer: AlbertTokenizer
 ) -> Callable[[dict[str, tf.Tensor], dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
-    """Returns a function of parsed segments and their `example_draws` that returns examples.
-
-    If `with_lengths` is True, the batch includes sentence_pairs.length_features.
-    """
+    """Returns a function of parsed segments and their `example_draws` that returns examples."""
 
     def make_examples(segments, draws):
         of_pairs = draws["split"][:, 0], draws["change"][:, 0]
         length = options.max_seq_length
         pairs = choose_pairs(segments, *of_pairs, options.objective, length)
         example = lay_out(pairs, segments, length, tokenizer.cls_id, tokenizer.sep_id)
-        masked = mask_ngrams(example, draws, options, tokenizer)
-        lengths = {"length_features": length_features(pairs, segments)} if with_lengths else {}
-        return {**example, **masked, **lengths}
+        return {**example, **mask_ngrams(example, draws, options, tokenizer)}
 
     return make_examples
 

@@ -1,16 +1,14 @@
-"""Trains three simple sentence-order classifiers as baselines for a model's accuracy.
+"""Trains two simple sentence-order classifiers as baselines for a model's accuracy.
 
-`lengths` uses only sentence lengths, which reveal the order if documents start with short ones.
 `words` uses the first pieces of A and of B, so it learns how documents start. `overlap` uses two
 numbers: the word overlap at the junction of A and B, and the word overlap of their outer ends. If a
-model beats all three, it must be comparing the two parts.
+model beats both, it must be comparing the two parts.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
-from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
@@ -31,17 +29,12 @@ class Pairs(NamedTuple):
 
     labels: np.ndarray  # int32 [n], 1 = changed
     opens: np.ndarray  # bool [n], True for the first segment of a document
-    lengths: np.ndarray  # int32 [n, features], see sentence_pairs.length_features
     # int32 [n, 4, 20], the pieces at the end of A, the start of B, the end of B and the start of A.
     # Shorter parts are padded with -1.
     windows: np.ndarray
 
 
 BASELINES = {
-    # Few leaves with many pairs each, because weak evidence such as lengths is easily overfitted.
-    "lengths": HistGradientBoostingClassifier(
-        max_iter=50, max_leaf_nodes=8, min_samples_leaf=50, early_stopping=False, random_state=0
-    ),
     "words": LogisticRegression(C=0.1),  # strong regularisation for thousands of features
     "overlap": LogisticRegression(),
 }
@@ -93,13 +86,13 @@ def labelled_pairs(
 ) -> Pairs:
     """Returns the labelled pairs among `count` examples of evaluation_dataset."""
     nothing = np.zeros(0, np.int32)
-    batches = [Pairs(nothing, nothing > 0, nothing[:, np.newaxis], np.zeros([0, 4, _WINDOW], int))]
-    data = evaluation_dataset(record_dir, split, options, tokenizer, 256, count, with_lengths=True)
+    batches = [Pairs(nothing, nothing > 0, np.zeros([0, 4, _WINDOW], int))]
+    data = evaluation_dataset(record_dir, split, options, tokenizer, 256, count)
     for batch in data.as_numpy_iterator():
         rows = {name: values[batch["sentence_order_weights"] > 0] for name, values in batch.items()}
         windows = _windows(unmask(rows), rows["input_mask"], rows["input_type_ids"])
-        opens, lengths = rows["opens_document"] > 0, rows["length_features"]
-        batches.append(Pairs(rows["sentence_order_labels"], opens, lengths, windows))
+        opens = rows["opens_document"] > 0
+        batches.append(Pairs(rows["sentence_order_labels"], opens, windows))
     return Pairs(*(np.concatenate(parts) for parts in zip(*(batches[1:] or batches))))
 
 
@@ -108,8 +101,6 @@ def features(name: str, pairs: Pairs, frequencies: np.ndarray) -> np.ndarray | s
 
     `words` has 1 for the first 20 pieces of A, -1 for the first 20 of B, 0 for both and for others.
     """
-    if name == "lengths":
-        return pairs.lengths
     if name == "overlap":
         return overlaps(pairs.windows, frequencies)
     among = []

@@ -183,7 +183,6 @@ def evaluation_dataset(
     tokenizer: AlbertTokenizer,
     batch_size: int,
     num_examples: int | None = None,
-    with_lengths: bool = False,
     context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
     """Returns one pass over a split in file order, with the same masks at every call.
@@ -195,13 +194,13 @@ def evaluation_dataset(
     alternate with rows of the second half.
 
     `batch_size` is the number of rows over all replicas. `num_examples` is the size of the sample,
-    which is the same at every call; None means the whole split. If `with_lengths` is True, batches
-    include sentence_pairs.length_features. For the other arguments see pretraining_dataset.
+    which is the same at every call; None means the whole split. For the other arguments see
+    pretraining_dataset.
     """
     context = context or tf.distribute.InputContext()
     rows = context.get_per_replica_batch_size(batch_size)
     manifest = Manifest.read(record_dir)
-    make_examples = _example_maker(manifest, options, tokenizer, with_lengths)
+    make_examples = _example_maker(manifest, options, tokenizer)
 
     def make_rows(index, records):
         seed = tf.stack([tf.cast(options.seed, tf.int64), index])
@@ -328,13 +327,10 @@ def _read_slice(file: tf.Tensor, offset: tf.Tensor, count: tf.Tensor) -> tf.data
 
 
 def _example_maker(
-    manifest: Manifest,
-    options: ExampleOptions,
-    tokenizer: AlbertTokenizer,
-    with_lengths: bool = False,
+    manifest: Manifest, options: ExampleOptions, tokenizer: AlbertTokenizer
 ) -> Callable[[tf.Tensor, dict[str, tf.Tensor]], dict[str, tf.Tensor]]:
     """Returns a function that maps serialized records and their random draws to a batch."""
     if isinstance(manifest, ReferenceManifest):
-        return lambda records, _: parse_examples(records, options, with_lengths)
-    make_examples = example_maker(options, tokenizer, with_lengths)
+        return lambda records, _: parse_examples(records, options)
+    make_examples = example_maker(options, tokenizer)
     return lambda records, draws: make_examples(parse_segments(records), draws)

@@ -36,24 +36,18 @@ def training_features(max_seq_length: int, max_predictions_per_seq: int) -> dict
     return {**features, "masked_lm_weights": weights}
 
 
-def parse_examples(
-    records: tf.Tensor, options: ExampleOptions, with_lengths: bool = False
-) -> dict[str, tf.Tensor]:
+def parse_examples(records: tf.Tensor, options: ExampleOptions) -> dict[str, tf.Tensor]:
     """Parses static examples to a batch with the names, shapes and dtypes of example_maker.
 
-    Examples with two parts have a sentence label, unless the objective is "none". If `with_lengths`
-    is True, the batch includes `length_features`, int32 [b, 2]: the numbers of pieces in A and in
-    B, including special pieces. The lengths of single sentences are unknown.
+    Examples with two parts have a sentence label, unless the objective is "none".
     """
     features = training_features(options.max_seq_length, options.max_predictions_per_seq)
     parsed = tf.io.parse_example(records, features)
     ints = {name: tf.cast(value, tf.int32) for name, value in parsed.items()}
     labels = ints["next_sentence_labels"][:, 0]
-    len_b = tf.reduce_sum(ints["segment_ids"], axis=1)
-    has_label = (len_b > 0) & options.objective.has_label
-    lengths = tf.stack([tf.reduce_sum(ints["input_mask"], axis=1) - len_b, len_b], axis=1)
+    has_b = tf.reduce_sum(ints["segment_ids"], axis=1) > 0
+    has_label = has_b & options.objective.has_label
     return {
-        **({"length_features": lengths} if with_lengths else {}),
         "input_word_ids": ints["input_ids"],
         "input_type_ids": ints["segment_ids"],
         **{name: ints[name] for name in ("input_mask", "masked_lm_positions", "masked_lm_ids")},

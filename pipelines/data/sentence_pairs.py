@@ -36,8 +36,6 @@ SENTENCE_OBJECTIVES = {
     "none": SentenceObjective("no objective", ("in order", "swapped"), has_label=False),
 }
 
-# Number of sentences per part whose lengths are in `length_features`.
-_LEADING_SENTENCES = 7
 # Maximum number of split points per row that `_next_sentence` considers.
 _SPLITS_COMPARED = 64
 
@@ -131,32 +129,6 @@ def lay_out(
         "sentence_order_weights": tf.cast(pairs.has_label, tf.float32),
         "opens_document": tf.cast(pairs.opens, tf.int32),
     }
-
-
-def length_features(pairs: Pairs, segments: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Computes length features of A and then of B, int32 [b, 18].
-
-    They are the number of pieces, the number of sentences, and the lengths of the first seven
-    sentences in pieces (-1: no sentence).
-    """
-    sentences = _sentences(segments)
-    width = tf.shape(sentences)[1]
-
-    def features(part: Part) -> list[tf.Tensor]:
-        of_row = tf.gather(sentences, part.row)
-        number = part.first[:, tf.newaxis] + tf.range(_LEADING_SENTENCES)
-        lengths = tf.gather(of_row, tf.minimum(number, width - 1), batch_dims=1)
-        # If a part was cut, its last sentences are shorter or missing.
-        left = part.length[:, tf.newaxis] - tf.cumsum(lengths, axis=1, exclusive=True)
-        exists = (number < part.end[:, tf.newaxis]) & (left > 0)
-        leading = tf.where(exists, tf.minimum(lengths, left), -1)
-        ends = tf.cumsum(of_row, axis=1, exclusive=True)
-        cut_at = (part.begin + part.length)[:, tf.newaxis]
-        begins = (tf.range(width) >= part.first[:, tf.newaxis]) & (ends < cut_at) & (of_row > 0)
-        count = tf.reduce_sum(tf.cast(begins, tf.int32), axis=1)
-        return [part.length[:, tf.newaxis], count[:, tf.newaxis], leading]
-
-    return tf.concat([*features(pairs.a), *features(pairs.b)], axis=1)
 
 
 def _sentences(segments: dict[str, tf.Tensor]) -> tf.Tensor:

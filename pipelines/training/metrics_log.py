@@ -162,7 +162,7 @@ def draw_curves(model_dir: str) -> str:
             # Two standard errors of an accuracy of 0.5: 2 * sqrt(0.5 * 0.5 / pairs).
             band = 1 / math.sqrt(held_out[-1][f"heldout_{kind}_pairs"])
             axis.axhspan(0.5 - band, 0.5 + band, color="black", alpha=0.12, linewidth=0)
-            for rival, style in (("lengths", "--"), ("words", ":"), ("overlap", "-.")):
+            for rival, style in (("words", ":"), ("overlap", "-.")):
                 value = held_out[-1].get(f"heldout_{kind}_{rival}_accuracy")
                 if value is not None:
                     axis.axhline(value, color="grey", linestyle=style, linewidth=1, label=rival)

@@ -61,7 +61,7 @@ def test_counts_beyond_float32_are_exact(capsys):
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     score = heldout.make_scoring(strategy, forward, lambda _: dataset, vocab_size=2, mask_id=7)
     assert score()["targets"].tolist() == [many, 4.0]
-    known = {"inside_lengths_accuracy": 0.51}
+    known = {"inside_words_accuracy": 0.51}
     figures = heldout.make_evaluation(score, known, 200, "ab".__getitem__)()
     assert "held out: 100.0 % of pieces at [MASK] (100.0 % always 'a'), " in capsys.readouterr().out
     assert figures["heldout_masked_lm_accuracy"] == many / (many + 4)
@@ -70,7 +70,7 @@ def test_counts_beyond_float32_are_exact(capsys):
     right, wrong = np.log(1 + np.exp(-5.0)), np.log(1 + np.exp(5.0))
     at_mask = (many * right + 2 * wrong) / (many + 2)
     assert figures["heldout_masked_lm_at_mask_loss"] == pytest.approx(at_mask, rel=1e-4)
-    assert figures["heldout_inside_lengths_accuracy"] == 0.51
+    assert figures["heldout_inside_words_accuracy"] == 0.51
 
 
 def test_text_that_was_trained_on_is_not_evaluated(tmp_path):

@@ -63,14 +63,13 @@ def test_what_is_read_is_what_was_written(index, files, tokenizer, tmp_path):
     index(f"{files}/c*")
     options = ExampleOptions(LENGTH, PREDICTIONS)
     where = str(tmp_path / "indexed"), "train"
-    dataset = evaluation_dataset(*where, options, tokenizer, 3, with_lengths=True)
+    dataset = evaluation_dataset(*where, options, tokenizer, 3)
     batches = list(dataset.as_numpy_iterator())
     read = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     assert read["input_word_ids"][:5, 1].tolist() == [20, 21, 22, 23, 22]
     assert read["input_word_ids"][0].tolist()[:11] == [2, 20, 50, 51, 3, *range(60, 65), 3]
     assert read["input_type_ids"][:5].sum(1).tolist() == [6, 7, 8, 6, 0]
     assert read["input_mask"].sum(1).tolist() == [11, 12, 13, 11, 13, 0]
-    assert read["length_features"][:5].tolist() == [[5, 6], [5, 7], [5, 8], [5, 6], [13, 0]]
     assert read["sentence_order_labels"][:5].tolist() == [0, 1, 0, 1, 0]
     assert read["sentence_order_weights"].tolist() == [1, 1, 1, 1, 0, 0]
     assert read["masked_lm_positions"][0].tolist() == [2, 6, 0, 0, 0]

@@ -1,16 +1,20 @@
 import collections
 import itertools
+import random
 
 import numpy as np
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.model_selection import cross_val_predict
 
 from pipelines.data import sentence_pairs
-from pipelines.data.segments import NO_ROOM, Segment, has_order
+from pipelines.data.segments import NO_ROOM, Segment, has_order, split_document
 from tests.pipelines.data.small_records import as_tensors
 
 CLS, SEP = 2, 3
+FIRST = 10  # starts each sentence of a test
 
 
 def pieces_of(lengths, first=5):
@@ -20,13 +24,12 @@ def pieces_of(lengths, first=5):
 
 
 def build(segments, split_draws, change_draws, seq_len, objective="sop", **more):
-    """Returns the examples, and what lengths tell of them."""
+    """Returns the examples."""
     tensors = as_tensors(segments, **more)
     draws = (tf.constant(values, tf.float32) for values in (split_draws, change_draws))
     objective = sentence_pairs.SENTENCE_OBJECTIVES[objective]
     pairs = sentence_pairs.choose_pairs(tensors, *draws, objective, seq_len)
     out = sentence_pairs.lay_out(pairs, tensors, seq_len, CLS, SEP)
-    out["length_features"] = sentence_pairs.length_features(pairs, tensors)
     return {name: value.numpy() for name, value in out.items()}
 
 
@@ -156,15 +159,33 @@ class TestNextSentence:
             assert lost == [0, least]
 
 
-def test_length_features():
-    segment, none = pieces_of([3, 1, 4, 1, 5, 9, 2, 6, 5]), [-1] * 6
-    # Sentence 1 opens B; then the parts are swapped.
-    out = build([segment] * 2, [0.0, 0.0], [0.9, 0.1], 39)
-    a, b = [3, 1, 3, *none], [33, 8, 1, 4, 1, 5, 9, 2, 6]
-    assert out["length_features"].tolist() == [a + b, b + a]
-    out = build([pieces_of([3, 1])], [0.0], [0.1], 9, rooms=[NO_ROOM])
-    assert out["length_features"].tolist() == [[4, 2, 3, 1, *[-1] * 5, 0, 0, *[-1] * 7]]
-    # Bs of 8 and 6 pieces: of the longer, the last sentence goes and the one before is short.
-    out = build([pieces_of([2, 7, 1]), pieces_of([5, 6])], [0.0, 0.0], [0.1, 0.1], 70, "nsp")
-    expected = [[2, 1, 2, *none, 6, 1, 6, *none], [5, 1, 5, *none, 6, 1, 6, *none]]
-    assert out["length_features"].tolist() == expected
+def lengths_in(part):
+    """Returns the number of pieces and sentences, and the lengths of the first two sentences."""
+    bounds = [*np.flatnonzero(np.equal(part, FIRST)), len(part)]
+    first, second = [*np.diff(bounds), -1][:2]
+    return len(part), len(bounds) - 1, first, second
+
+
+def test_lengths_do_not_tell_the_order():
+    """Of sop; that nsp's labels have the same lengths is exact, see TestNextSentence."""
+    # Documents of sentences as long as those of novels; their order means nothing.
+    rng, segments = random.Random(1), []
+    for _ in range(60):
+        count = rng.randint(60, 160)
+        lengths = [max(1, round(rng.lognormvariate(2.9, 0.75))) for _ in range(count)]
+        document = [[FIRST, *[20] * (length - 1)] for length in lengths]
+        segments += split_document(document, 64, 0.1, [True] * 30, rng)
+    rows = [[p.tolist() for p in np.split(s.input_ids, s.sentence_starts[1:])] for s in segments]
+    draws = np.random.default_rng(1).random((2, len(rows)), np.float32)
+    out = build(rows, *draws, 64, rooms=[s.room_before for s in segments])
+    inside = (out["sentence_order_weights"] > 0) & [not s.opens_document for s in segments]
+    evidence, labels = [], out["sentence_order_labels"][inside]
+    for row in np.flatnonzero(inside):
+        a, b = parts_of(out, row)
+        evidence.append([*lengths_in(a), *lengths_in(b)])
+    # Few leaves with many pairs each, because weak evidence such as lengths is easily overfitted.
+    trees = HistGradientBoostingClassifier(
+        max_iter=50, max_leaf_nodes=8, min_samples_leaf=50, early_stopping=False, random_state=0
+    )
+    found = cross_val_predict(trees, np.array(evidence), labels, cv=2)
+    assert len(labels) > 1_000 and np.mean(found == labels) < 0.5 + 3 * 0.5 / len(labels) ** 0.5
