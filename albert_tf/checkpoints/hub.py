@@ -15,17 +15,14 @@ _SCHEME = "hf://"
 _URLS = ("https://", "http://")
 _NAME = re.compile(r"hf://([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)(?:@([A-Za-z0-9_./-]+))?")
 _IN_CACHE = re.compile(r"models--([^/]+)--([^/]+)/snapshots/([0-9a-f]{40})/?$")
-# Of the weights, only files that cannot execute code.
-_FILES = (
-    "config.json",
-    "model.safetensors",
-    "spiece.model",
-    "vocab.txt",
-    *huggingface_files.FILES,
-)
+_WEIGHTS = "model.safetensors"  # of all files of weights, the one that cannot execute code
+_OTHERS = ("config.json", "spiece.model", "vocab.txt", *huggingface_files.FILES)
 
 _NAME_REMEDY = "check the network, the name, HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE"
-_URL_REMEDY = "check the network and the URL: expected https://tfhub.dev/google/albert_base/3"
+_URL_REMEDY = (
+    "check the network and the URL: expected https://tfhub.dev/google/albert_base/3 and the like "
+    "(hf://OWNER/NAME names a model of the Hugging Face Hub)"
+)
 
 
 def is_name(path: str) -> bool:
@@ -89,4 +86,15 @@ def _from_hugging_face(path: str) -> str:
     except ImportError:
         message = f"{path} needs huggingface_hub: python -m pip install huggingface_hub"
         raise UserError(message) from None
-    return huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=[*_FILES])
+    # A hub out of reach is no error for a model in the cache, whole or not. The weights come last,
+    # so where they are the other files are, too.
+    others = huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=[*_OTHERS])
+    directory = huggingface_hub.snapshot_download(
+        name, revision=os.path.basename(others), allow_patterns=[_WEIGHTS]
+    )
+    if not os.path.exists(os.path.join(directory, _WEIGHTS)):
+        raise UserError(
+            f"{path}: {_WEIGHTS} did not come: {_NAME_REMEDY}. If the model has its weights in "
+            f"other files, load {name} once by its class of transformers and save it"
+        )
+    return directory

@@ -150,7 +150,7 @@ def _find(path: str) -> OpenModel | None:
         weights = os.path.join(path, huggingface.SAFETENSORS_FILE)
         has_task |= MODULES_FILE in names
         return OpenModel(path, HUGGINGFACE, path, weights, has_task or _has_class(path))
-    if model_directory.CHECKPOINTS_DIR in names or (has_task and not has_their_config):
+    if not has_their_config and (has_task or model_directory.CHECKPOINTS_DIR in names):
         best = os.path.join(path, model_directory.BEST_DIR)
         has_best = has_task and model_directory.list_checkpoints(best)
         _, checkpoint = model_directory.find_checkpoint(best if has_best else path)

@@ -22,14 +22,13 @@ class Decision:
     min_probability: float | None = setting(
         flags.DEFINE_float,
         "A classifier predicts `unsure` if the probability of its best label is lower. Fine-tuning "
-        "prints values for several precisions on dev. Default: the export's value, if any.",
+        "prints values for several precisions on dev. Default: none.",
         None,
     )
     label_thresholds: Mapping[str, float] | str | None = setting(
         flags.DEFINE_string,
         "multilabel: minimum probabilities for predicting labels, as comma-separated label=number. "
-        "The default for other labels is 0.5. Fine-tuning prints better thresholds on dev. "
-        "Default: the export's thresholds, else 0.5.",
+        "The default is 0.5. Fine-tuning prints better thresholds on dev.",
         None,
     )
     null_threshold: float | None = setting(

@@ -55,7 +55,11 @@ class Tag(NamedTuple):
 def are_entity_tags(tags: Iterable[str]) -> bool:
     """Returns whether the tags are entity tags (IOB1, IOB2, BIOES, BILOU, BMES) or word classes."""
     tags = set(tags) - {OUTSIDE}
-    return bool(tags) and all(map(_TAG.fullmatch, tags))
+    prefixes = {tag[:1] for tag in tags}
+    # Without a B, M belongs to no scheme: S, M and L, say, are sizes.
+    return (
+        bool(tags) and all(map(_TAG.fullmatch, tags)) and ("B" in prefixes or "M" not in prefixes)
+    )
 
 
 def find_entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:

@@ -5,7 +5,6 @@ import functools
 import importlib.metadata
 import itertools
 import json
-import locale
 import math
 import operator
 import re
@@ -27,28 +26,6 @@ INPUT_FORMATS = ("sentences", "prose", "jsonl")
 _MAX_JSON_BYTES = 64_000_000
 # Initial number of bytes before a range that are searched for blank lines.
 _LOOK_BACK_BYTES = 1 << 12
-
-# Three-letter codes (ISO 639-2) of the languages that have a two-letter code.
-_TWO_LETTERS = dict(
-    pair.split(":")
-    for pair in """
-    aar:aa abk:ab afr:af aka:ak alb:sq amh:am ara:ar arg:an arm:hy asm:as ava:av aym:ay aze:az
-    bak:ba bam:bm baq:eu bel:be ben:bn bis:bi bod:bo bos:bs bre:br bul:bg bur:my cat:ca ces:cs
-    cha:ch che:ce chi:zh chv:cv cor:kw cos:co cre:cr cym:cy cze:cs dan:da deu:de div:dv dut:nl
-    dzo:dz ell:el eng:en epo:eo est:et eus:eu ewe:ee fao:fo fas:fa fij:fj fin:fi fra:fr fre:fr
-    fry:fy ful:ff geo:ka ger:de gla:gd gle:ga glg:gl glv:gv gre:el grn:gn guj:gu hat:ht hau:ha
-    heb:he her:hz hin:hi hrv:hr hun:hu hye:hy ibo:ig ice:is ido:io iku:iu ile:ie ina:ia ind:id
-    ipk:ik isl:is ita:it jav:jv jpn:ja kal:kl kan:kn kas:ks kat:ka kaz:kk khm:km kik:ki kin:rw
-    kir:ky kom:kv kon:kg kor:ko kur:ku lao:lo lat:la lav:lv lim:li lin:ln lit:lt ltz:lb lug:lg
-    mac:mk mah:mh mal:ml mao:mi mar:mr may:ms mkd:mk mlg:mg mlt:mt mon:mn mri:mi msa:ms mya:my
-    nau:na nav:nv nep:ne nld:nl nno:nn nob:nb nor:no nya:ny oci:oc ori:or orm:om oss:os pan:pa
-    per:fa pli:pi pol:pl por:pt pus:ps que:qu roh:rm ron:ro rum:ro run:rn rus:ru sag:sg san:sa
-    sin:si slk:sk slo:sk slv:sl sme:se smo:sm sna:sn snd:sd som:so sot:st spa:es sqi:sq srd:sc
-    srp:sr ssw:ss sun:su swa:sw swe:sv tah:ty tam:ta tat:tt tel:te tgk:tg tgl:tl tha:th tib:bo
-    tir:ti ton:to tsn:tn tso:ts tuk:tk tur:tr twi:tw uig:ug ukr:uk urd:ur uzb:uz ven:ve vie:vi
-    vol:vo wel:cy wln:wa wol:wo xho:xh yid:yi yor:yo zha:za zho:zh zul:zu
-    """.split()
-)
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -85,7 +62,7 @@ class TextFormat:
     )
     language: str = setting(
         flags.DEFINE_string,
-        "ISO 639 code of the text's language: its abbreviations do not end sentences of prose.",
+        "ISO 639-1 code of the text's language: its abbreviations do not end sentences of prose.",
         "en",
     )
     on_bad_line: str = setting(
@@ -97,14 +74,10 @@ class TextFormat:
 
     def __post_init__(self):
         """Raises a UserError for spellings of a language that sentencex would take for English."""
-        # Python knows German also as DE, de_DE and deutsch.
-        code = re.split("[_.]", locale.normalize(self.language.replace("-", "_")))[0]
-        code = _TWO_LETTERS.get(code, code)
-        is_code = re.fullmatch("[a-z]{2,3}", code)
-        if code != self.language or not is_code:
-            hint = f", here {code!r}" if is_code else ""
+        if not re.fullmatch("[a-z]{2}", self.language):
             raise UserError(
-                f"--language={self.language}: expected an ISO 639 code in small letters{hint}"
+                f"--language={self.language}: expected a code of ISO 639-1, two small letters such "
+                "as de"
             )
 
     def identity(self) -> dict:

@@ -24,7 +24,7 @@ def split_sentences(lines: Iterable[str], language: str) -> Iterator[str]:
     Sentences longer than 2,000 characters are split, at a space if possible.
 
     A line without a line end continues in the next line. Lines are read lazily. `language` is an
-    ISO 639 code that selects rules such as abbreviations. English is used for unknown codes.
+    ISO 639-1 code that selects rules such as abbreviations. English is used for unknown codes.
     """
     text, is_line_ended = "", False
     for line in lines:

@@ -14,7 +14,7 @@ from albert_tf.storage import files
 from albert_tf.storage.errors import UserError
 from albert_tf.text.packing import NUM_SPECIAL_PIECES
 from albert_tf.text.tokenization import AlbertTokenizer
-from .reading.examples import id_and_label
+from .reading.examples import id_and_label, required
 from .reading.sequences import Encoder, Packed, Sequences
 from .reading.split_report import describe_texts
 from .reading.squad_files import Question, check_answers, is_squad_file, read_questions
@@ -190,7 +190,7 @@ class SquadTask(Task):
         columns = id_and_label(examples, lambda question: [text for text, _ in question.answers])
         contexts = [question.context for question in examples]
         limits = (self.max_answer_length, self.n_best_size)
-        found = [*find_answers(contexts, features or [], outputs, *limits)]
+        found = [*find_answers(contexts, required(features), outputs, *limits)]
         threshold = self.null_threshold if self.may_be_impossible else np.inf
         texts = ["" if answer.null_odds > threshold else answer.text for answer in found]
         columns.update(prediction=texts, score=[answer.score for answer in found])

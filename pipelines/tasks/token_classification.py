@@ -166,7 +166,7 @@ class TokenClassificationTask(LabelledTask):
 
     def answers(self, examples: list, features: list | None, outputs: Outputs) -> Answers:
         """See Task.answers and token_rows."""
-        tagged = self._tagged(examples, features or [], outputs)
+        tagged = self._tagged(examples, required(features), outputs)
         columns = columns_of(examples, tagged, self.marks_entities)
         return Answers(columns, {"example": examples, "tagged": tagged})
 

@@ -48,6 +48,7 @@ def test_each_type_has_its_figure():
 
 def test_which_tags_mark_entities():
     assert are_entity_tags(["O", "B-person", "I-person"]) and are_entity_tags(["O", "B", "I"])
+    assert are_entity_tags("BMES") and are_entity_tags(["I-person"])
     assert not are_entity_tags(["O"]) and not are_entity_tags(["NN", "VB", "O"])
-    for tags in ("B-person X-person", "O PER-B PER-I", "O B_PER", "b-per o", "B-PER 0"):
+    for tags in ("B-person X-person", "O PER-B PER-I", "O B_PER", "b-per o", "B-PER 0", "S M", "M"):
         assert not are_entity_tags(tags.split())

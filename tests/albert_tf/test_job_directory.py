@@ -31,6 +31,8 @@ def test_a_directory_of_another_run_or_of_something_else(tmp_path):
     (tmp_path / "other/thesis.tex").write_text("x")
     with pytest.raises(ValueError, match="no run of this job"):
         job_directory.claim(str(tmp_path / "other"), {"batch": 6})
+    with pytest.raises(ValueError, match="for a pattern"):
+        job_directory.claim(str(tmp_path / "lr[0.1]"), {"batch": 6})
     assert {*os.listdir(tmp_path)} == {"run", "other"}
 
 

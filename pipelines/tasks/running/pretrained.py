@@ -27,7 +27,7 @@ def text_task(columns: Mapping[str, str], quoting: str | None) -> Classification
 
 
 class PretrainedModel:
-    """An AnsweringModel without a task, of any format but an export."""
+    """An AnsweringModel without a task, of any format."""
 
     # A text of n pieces is scored in n rows, so a part that takes minutes has few texts.
     rows_per_part = 256

@@ -174,6 +174,13 @@ class TestNames:
             monkeypatch.setenv("HF_ENDPOINT", endpoint)
             assert_refused()
 
+    def test_a_model_without_weights_here_is_not_whole(self, server, tmp_path, monkeypatch):
+        del server.files["model.safetensors"]
+        for _ in ("at the hub", "in the cache, with the hub out of reach"):
+            error = convert(tmp_path / "one", exit_code=2)[1]
+            assert f"error: hf://{NAME}: model.safetensors did not come: check the net" in error
+            monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+
     def test_fine_tuning_starts_from_a_name(self, server, tmp_path):
         (tmp_path / "train.tsv").write_text("text\tlabel\n" + "one\ta\ntwo\tb\n" * 4)
 

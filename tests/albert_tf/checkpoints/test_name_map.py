@@ -145,16 +145,25 @@ def test_what_the_config_does_not_describe_is_refused(out):
         build(imported)
 
 
-def test_slots_and_prefix_are_skipped(tmp_path):
+def test_slots_prefix_and_keras_names_are_understood(tmp_path):
     write("google", tmp_path, model := make_model(num_hidden_groups=2))
     slots = ("adam_m", "adam_v", "lamb_m", "lamb_v")
+    # Keras numbers normalizations through the model: 9 and 10 sort otherwise as text.
+    keras = {
+        "group_0/inner_group_0/LayerNorm/": "group_0/inner_group_0/layer_normalization_9/",
+        "group_0/inner_group_0/LayerNorm_1/": "group_0/inner_group_0/layer_normalization_10/",
+        "embeddings/LayerNorm": "embeddings/layer_normalization",
+    }
 
     def change(tensors):
-        step = tensors.pop("global_step")
-        assert step.dtype == np.int64 and len(tensors) == len(model.variables)
+        renamed = {"global_step": tensors.pop("global_step")}
+        assert renamed["global_step"].dtype == np.int64 and len(tensors) == len(model.variables)
         slotted = {f"{n}/{slot}": array for n, array in tensors.items() for slot in slots}
-        prefixed = {f"module/{name}": array for name, array in {**tensors, **slotted}.items()}
-        return {"global_step": step, **prefixed}
+        for name, array in {**tensors, **slotted}.items():
+            for old, new in keras.items():
+                name = name.replace(old, new)
+            renamed[f"module/{name}"] = array
+        return renamed
 
     change_google(tmp_path, change)
     imported = read_google(tmp_path)

@@ -230,14 +230,9 @@ def test_sentences():
 
 
 def test_another_spelling_of_a_language():
-    for language in ("de-DE", "de_AT", "DE", "german", "Deutsch", "deu", "ger"):
-        with raises_one_line(f"--language={language}: expected an ISO 639 code .*, here 'de'$"):
+    for language in ("de-DE", "DE", "german", "deu", "No Such"):
+        with raises_one_line(f"--language={language}: expected a code of ISO 639-1, .* as de$"):
             TextFormat("prose", language=language)
-    with raises_one_line("--language=ces: expected an ISO 639 code in small letters, here 'cs'"):
-        TextFormat("prose", language="ces")
-    with raises_one_line("--language=No Such: expected an ISO 639 code in small letters"):
-        TextFormat("prose", language="No Such")
-    assert all(TextFormat("prose", language=code) for code in ("nb", "ceb", "ia"))
 
 
 def test_long_text_is_split_as_short_text_and_comes_in_parts_at_most():
