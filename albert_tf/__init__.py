@@ -39,7 +39,7 @@ except ModuleNotFoundError as error:
     print(f"error: {_message}", file=sys.stderr)
     sys.exit(2)
 
-__version__ = "0.32.0"
+__version__ = "0.33.0"
 
 _MODULES = {
     "AlbertConfig": "config",
