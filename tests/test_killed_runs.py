@@ -99,6 +99,7 @@ def test_two_workers_killed_at_random_times(work):
             np.testing.assert_allclose(value, theirs[variable], atol=1e-4, err_msg=variable)
 
 
+@pytest.mark.slow
 def test_a_late_restart_reads_nothing_that_lies_before(work, tmp_path, monkeypatch):
     monkeypatch.setattr(training_order, "_GROUP_BYTES", 1)  # each part of a shard is a group
     monkeypatch.setattr(

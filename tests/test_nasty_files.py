@@ -86,9 +86,9 @@ PROSE = [name for name, (_, a, b) in OUTCOMES.items() if a and a[:2] != b and na
 @pytest.mark.parametrize(
     ("name", "input_format"),
     [
-        *((name, "sentences") for name in OUTCOMES),
+        *((name, "sentences") for name in OUTCOMES if name != LONG),
         *((name, "prose") for name in PROSE),
-        pytest.param(LONG, "prose", marks=pytest.mark.slow),
+        *(pytest.param(LONG, name, marks=pytest.mark.slow) for name in ("sentences", "prose")),
     ],
 )
 def test_records(nasty, tiny_vocabulary, tmp_path, in_this_process, name, input_format):
@@ -131,7 +131,6 @@ def test_vocabulary(nasty, tmp_path):
     with raises_one_line("hold no text"):
         train([nasty / "latin1.txt"], tmp_path / "own", text_format={"on_bad_line": "skip"})
     assert not list(tmp_path.iterdir())
-    train([nasty / LONG], tmp_path / "own", **options)
 
 
 @pytest.mark.slow

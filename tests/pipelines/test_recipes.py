@@ -113,8 +113,6 @@ def count_parameters(config):
 def test_counts_of_the_released_models():
     for name, *expected in (
         ("albert_base", 11_683_584, 11_813_810),
-        ("albert_large", 17_683_968, 17_847_474),
-        ("albert_xlarge", 58_724_864, 59_021_490),
         ("albert_xxlarge", 222_595_584, 223_158_450),
     ):
         config = AlbertConfig.named(name)

@@ -105,7 +105,7 @@ line = st.sampled_from(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     content=st.lists(st.tuples(line, st.sampled_from(["\n", "\r\n", "\r"])), max_size=20),
     range_bytes=st.integers(1, 40),

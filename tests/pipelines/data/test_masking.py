@@ -109,7 +109,7 @@ def check_row(before, masked, words, predictions, budget, seq_len):
 sentence = st.lists(st.integers(6, VOCAB - 1), min_size=1, max_size=6)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     st.lists(st.lists(sentence, min_size=1, max_size=5), min_size=1, max_size=5),
     st.sampled_from(list(SENTENCE_OBJECTIVES)),

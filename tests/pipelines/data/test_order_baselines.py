@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from pipelines.data import records
 from pipelines.data.examples import ExampleOptions
@@ -7,6 +8,7 @@ from pipelines.data.segments import Segment
 from tests.pipelines.data.small_records import write_shards
 
 
+@pytest.mark.slow
 def test_words_that_tell_the_label_are_found(tmp_path, tokenizer):
     # Two sentences, each of a word of its own.
     rng, written = np.random.default_rng(3), {}

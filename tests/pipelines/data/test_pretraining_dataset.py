@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from pipelines.data import pretraining_dataset as pretraining_dataset_module
 from pipelines.data import training_order
-from pipelines.data.examples import ExampleOptions, example_draws
+from pipelines.data.examples import ExampleOptions, example_draws, example_maker
 from pipelines.data.masking import unmask
 from pipelines.data.pretraining_dataset import evaluation_dataset, pretraining_dataset, read_sources
 from pipelines.data.records import Manifest, parse_segments, serialize_segment
@@ -122,7 +122,10 @@ def test_draws_of_some_rows_are_those_of_the_whole(seq_length):
 
 def test_evaluation_scores_each_example_once(record_dir, tokenizer):
     # The masks are the same at every call and for every size of the batch.
-    whole = take(evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, 11), 1)[0]
+    paths = Manifest.read(record_dir).paths(record_dir, "heldout")
+    segments = parse_segments(tf.constant([*tf.data.TFRecordDataset(paths).as_numpy_iterator()]))
+    draws = example_draws(OPTIONS, 11, tf.constant([OPTIONS.seed, 0], tf.int64))
+    whole = example_maker(OPTIONS, tokenizer)(segments, draws)
     dataset = evaluation_dataset(record_dir, "heldout", OPTIONS, tokenizer, 4)
     assert dataset.element_spec["input_mask"].shape.as_list() == [4, 24]
     batches = take(dataset, 99)

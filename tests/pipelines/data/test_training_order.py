@@ -38,9 +38,14 @@ def test_order_from_any_record_is_the_tail_of_the_order(monkeypatch):
         assert sorted(whole[first : first + len(everything)]) == everything
 
 
-def test_a_group_is_of_all_the_corpus():
-    # 13 GB in 240 shards: two sets of them, of each of which a group takes a part.
-    shards = [shard([10**5 - 16] * 640)] * 160 + [shard([10**5 - 16] * 320)] * 80
+def test_a_group_is_of_all_the_corpus(monkeypatch):
+    for module in (records, training_order):
+        monkeypatch.setattr(module, "MAX_PARTS", 32)
+    monkeypatch.setattr(training_order, "_GROUP_BYTES", 4_000_000)
+    # 160 MB in 240 shards: two sets of them, of each of which a group takes a part.
+    shards = [shard([10**4 - 16] * 80, part_bytes=10**4)] * 160 + [
+        shard([10**4 - 16] * 40, part_bytes=10**4)
+    ] * 80
     number = 2 * records.MAX_PARTS
     found = shuffled_groups(shards, 3, 0).take(2 * number).as_numpy_iterator()
     groups = [slices for slices, _ in found]
@@ -48,7 +53,7 @@ def test_a_group_is_of_all_the_corpus():
     assert sum(group.counts.sum() for group in groups) == sum(shard.examples for shard in shards)
     for group in groups:
         assert len(set(group.shards)) == len(group.shards) == 120
-        assert group.counts.sum() * 10**5 < training_order._GROUP_BYTES
+        assert group.counts.sum() * 10**4 < training_order._GROUP_BYTES
         # One of every two neighbours, throughout.
         assert np.diff(group.shards).max() <= 3 and group.shards[0] <= 1 and group.shards[-1] > 237
     # Which of them go together changes from epoch to epoch.
@@ -79,7 +84,7 @@ def test_a_block_is_a_shuffle_of_the_quotas(monkeypatch):
     for part in np.split(blocks[0][:6_550], 10):
         assert abs(np.mean(part == 0) - 4_000 / size) < 5 * (0.25 / len(part)) ** 0.5
     rows = np.concatenate(blocks)
+    assert (sources(5, 15_000, 100) == rows[15_000:15_100]).all()
     for start in (1, 15_000):
-        assert (sources(5, start, 100) == rows[start : start + 100]).all()
         before = np.bincount(rows[:start], minlength=3).tolist()
         assert training_order.rows_before(quotas, 5, start) == before
