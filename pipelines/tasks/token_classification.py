@@ -124,7 +124,8 @@ class TokenClassificationTask(LabelledTask):
             return [f"{words}, scored as entities", labels, *notes]
         counts = collections.Counter(tag for of_text in tags for tag in of_text)
         labels = describe_labels(self.labels, counts)
-        return [f"{words}, scored as word classes", labels, *notes]
+        form = "entities have tags such as B-PER, I-PER and O"
+        return [f"{words}, scored as word classes ({form})", labels, *notes]
 
     def pack(self, examples: list[TokenExample], first: int, encoder: Encoder) -> Packed:
         """Returns one sequence per window of each text. The features are the windows."""

@@ -85,7 +85,10 @@ def test_the_plan_says_what_is_scored(tmp_path):
         ("B-a I-a O", ["3 words, scored as entities", "1 labels: 'a' 1"]),
         (
             "PER-B PER-I O",
-            ["3 words, scored as word classes", "3 labels: 'O' 1, 'PER-B' 1, 'PER-I' 1"],
+            [
+                "3 words, scored as word classes (entities have tags such as B-PER, I-PER and O)",
+                "3 labels: 'O' 1, 'PER-B' 1, 'PER-I' 1",
+            ],
         ),
     ):
         train = write(tmp_path / "train.conll", [[f"x {tag}" for tag in tags.split()]])
