@@ -119,6 +119,7 @@ def test_damaged_file_of_huggingface(out):
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model-00001-of-00002.safetensors"])
 def test_weights_in_other_files(name, out):
     (out / "model.safetensors").rename(out / name)
+    (out / "checkpoints").mkdir()  # those of a trainer of transformers, not of ours
     for more in ("config.json", "task.json"):
         (out / more).touch()
         with pytest.raises(UserError, match=r"no model\.safetensors: load it .* and save it"):
